@@ -57,8 +57,8 @@ SERIES_DATA = {
 IRREGULAR = """
 ## Irregular times
 
-[A page of its own](irregular.md) puts bursts and long gaps into JapaneseVowels and PLAID and asks for what was observed a fixed time ago, beside GRU-D, a neural CDE
-and MiniROCKET on interpolated series.
+[A page of its own](irregular.md) compares a CKCNN with GRU-D, a neural CDE, a TCN and MiniROCKET on JapaneseVowels and PLAID, observed in bursts with long gaps, and on
+the question what was observed a certain time ago.
 """
 NOTES = {
     name: "The backbones have about as many parameters as the CKCNN: *gru* and *lstm* have two blocks; *tcn* has six blocks of a "

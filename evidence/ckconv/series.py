@@ -141,8 +141,9 @@ class Recurrent(nn.Module):
 class Dilated(nn.Module):
     """Residual blocks of two causal convolutions with 3 taps; the dilation doubles per block."""
 
-    def __init__(self, d_in: int, width: int, levels: int = 4):
+    def __init__(self, d_in: int, width: int, levels: int = 4, dropout: float = 0.2):
         super().__init__()
+        self.dropout = dropout
         widths = [d_in, *[width] * levels]
         pairs = [(a, b, 2**i) for i, (a, b) in enumerate(pairwise(widths))]
         self.first = nn.ModuleList(nn.Conv1d(a, b, 3, dilation=d) for a, b, d in pairs)
@@ -154,7 +155,7 @@ class Dilated(nn.Module):
         for first, second, skip in zip(self.first, self.second, self.skip):
             pad = 2 * first.dilation[0], 0  # type: ignore[operator]
             hidden = first(functional.pad(u, pad)).relu()
-            hidden = functional.dropout(functional.pad(hidden, pad), 0.2, self.training)
+            hidden = functional.dropout(functional.pad(hidden, pad), self.dropout, self.training)
             u = (second(hidden).relu() + skip(u)).relu()
         return u.mT
 

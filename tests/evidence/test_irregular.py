@@ -34,17 +34,19 @@ NETWORKS = [
 
 
 def some(channels=2):
+    """Return three series, of 12 points each, with an observation at the fifth."""
     torch.manual_seed(0)
-    values = torch.randn(3, 12, channels)
     observed = bursts((3, 12, channels), SHARE, 3, seed=1)
     observed[:, 4] = True
-    return torch.where(observed, values, torch.nan)
+    values = torch.where(observed, torch.randn(3, 12, channels), torch.nan)
+    times = (0.1 + torch.rand(3, 12)).cumsum(1)
+    return Series(times, values, torch.zeros(3))
 
 
-def network(name, setting=None):
+def network(name, setting=None, task="lag"):
     torch.manual_seed(0)
     setting = setting or next(iter(models.SETTINGS[name]))
-    return models.make_model(models.Design(name, setting, 6, TASKS["lag"])).eval()
+    return models.make_model(models.Design(name, setting, 6, TASKS[task])).eval()
 
 
 # --- tasks ----------------------------------------------------------------------------------------
@@ -57,15 +59,18 @@ def test_bursts_have_their_mean_length():
     assert float(observed.sum() / begins.sum()) == pytest.approx(8, rel=0.05)
 
 
-def test_the_label_is_what_was_observed_a_lag_before_the_end():
+def test_the_label_is_what_was_observed_a_lag_before_the_last():
     series = lagged("test")
     observed = (~series.values.isnan()).any(-1)
-    last = (torch.arange(observed.shape[1]) * observed).max(1).values
-    event = series.values[torch.arange(len(last)), last - LAG]
+    rows = torch.arange(len(observed))
+    end = series.times[rows, observed.sum(1) - 1]
+    apart = (series.times - (end - LAG)[:, None]).abs().masked_fill(~observed, torch.inf)
+    assert float(apart.min(1).values.max()) < 1e-4
+    event = series.values[rows, apart.argmin(1)]
     channel = (~event.isnan()).long().argmax(1)
     bit = event.gather(1, channel[:, None])[:, 0]
     assert torch.equal(2 * channel + (bit > 0).long(), series.labels)
-    # Only one of the channels is observed at a tick.
+    # Only one of the channels is observed at a time.
     assert int((~series.values.isnan()).sum(-1).max()) == 1
 
 
@@ -79,8 +84,9 @@ def test_series_are_scaled_by_their_observed_values():
 def test_a_batch_ends_at_its_last_observation():
     values = torch.full((2, 9, 1), torch.nan)
     values[0, 3] = values[1, 5] = 1.0
-    assert Series(values, torch.zeros(2)).batch(torch.tensor([0])).values.shape == (1, 4, 1)
-    assert Series(values, torch.zeros(2)).batch(torch.tensor([0, 1])).values.shape == (2, 6, 1)
+    series = Series(torch.arange(9.0).expand(2, 9), values, torch.zeros(2))
+    assert series.batch(torch.tensor([0])).values.shape == (1, 4, 1)
+    assert series.batch(torch.tensor([0, 1])).times.shape == (2, 6)
 
 
 # --- models ---------------------------------------------------------------------------------------
@@ -90,16 +96,31 @@ def test_a_batch_ends_at_its_last_observation():
 @pytest.mark.parametrize("number", [0, 3])
 def test_padding_does_not_change_a_model(name, number):
     series, model = some(), network(name, list(models.SETTINGS[name])[number])
-    alone = model(Series(series, torch.zeros(3)).batch(torch.tensor([1])).values)
-    padded = torch.cat([series, torch.full((3, 4, 2), torch.nan)], 1)
-    assert_close(model(padded)[1:2], alone)
+    alone = series.batch(torch.tensor([1]))
+    values = torch.cat([series.values, torch.full((3, 4, 2), torch.nan)], 1)
+    times = torch.cat([series.times, series.times[:, -1:].expand(3, 4)], 1)
+    assert_close(model(times, values)[1:2], model(alone.times, alone.values))
+
+
+def test_a_ckcnn_on_a_clock_sums_as_at_real_times():
+    """FFTs over the ticks and sums over pairs are one convolution, with either weights."""
+    series = some()
+    ticks = torch.arange(12.0).expand(3, 12)
+    for setting in models.SETTINGS[models.CKCNN]:
+        model = network(models.CKCNN, setting, "plaid")
+        other = network(models.CKCNN, setting, "plaid")
+        other.clock = False
+        other.model.encoder.timed = True
+        values = series.values[..., :1].clone()
+        values[:, 4] = 1.0
+        assert_close(other(ticks, values), model(ticks, values))
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_models_have_equal_sizes(name):
     for task in TASKS.values():
         target = models.parameters(
-            models.make_model(models.sized(models.CKCNN, "all ticks, smaller ω", task))
+            models.make_model(models.sized(models.CKCNN, "equal weights, smaller ω", task))
         )
         assert target == pytest.approx(models.PARAMETERS, rel=0.07)
         for setting in models.SETTINGS[name]:
@@ -109,15 +130,15 @@ def test_models_have_equal_sizes(name):
 
 def test_gru_d_is_its_definition():
     """The equations of Che et al., one observation after the other."""
-    model, series = network(models.GRU_D), some()[:1]
-    ticks = (~series[0].isnan()).any(-1).nonzero()[:, 0].tolist()
+    model, series = network(models.GRU_D), some().batch(torch.tensor([0]))
     weight, bias = model.input_decay
     h = torch.zeros(1, 6)
     before = torch.zeros(1, 2)
     since = torch.zeros(1, 2)
-    for previous, tick in zip([ticks[0], *ticks], ticks):
-        since = since + (tick - previous) / models.UNIT
-        value = series[:, tick]
+    points = (~series.values[0].isnan()).any(-1).nonzero()[:, 0].tolist()
+    for previous, point in zip([points[0], *points], points):
+        since = since + (series.times[0, point] - series.times[0, previous]) / model.unit
+        value = series.values[:, point]
         m = (~value.isnan()).float()
         decay = torch.exp(-functional.relu(weight * since + bias))
         # The mean of standardised values is zero.
@@ -131,24 +152,25 @@ def test_gru_d_is_its_definition():
         h = (1 - z) * h + z * torch.tanh(of_inputs[2] + model.of_reset(r * h))
         before = torch.where(m > 0, value, before)
         since = torch.where(m > 0, 0.0, since)
-    assert_close(model(series), model.head(h))
+    assert_close(model(series.times, series.values), model.head(h))
 
 
 def test_every_parameter_of_gru_d_has_a_gradient():
-    model = network(models.GRU_D).train()
-    model(some()).square().sum().backward()
+    series, model = some(), network(models.GRU_D).train()
+    model(series.times, series.values).square().sum().backward()
     assert all(parameter.grad.abs().sum() > 0 for parameter in model.parameters())
 
 
 def test_minirocket_reads_straight_lines_between_observations():
     nan = torch.nan
-    series = torch.tensor([[[nan, 1.0], [2.0, nan], [nan, nan], [8.0, nan], [nan, nan]]])
-    stretched = contest.on_all_ticks(series, aligned=False)
-    assert_close(stretched[0, :4], torch.tensor([[2.0, 1.0], [2.0, 1.0], [5.0, 1.0], [8.0, 1.0]]))
-    assert stretched[0, 4].isnan().all()
-    aligned = contest.on_all_ticks(series, aligned=True)
-    assert_close(aligned[0, 1:], stretched[0, :4])
-    assert_close(aligned[0, 0], stretched[0, 0])
+    values = torch.tensor([[[nan, 1.0], [2.0, nan], [nan, nan], [8.0, nan]]])
+    series = Series(torch.arange(4.0)[None], values, torch.zeros(1))
+    grid = contest.on_grid(series, 1, cells=5)
+    assert_close(grid[0, :4], torch.tensor([[2.0, 1.0], [2.0, 1.0], [5.0, 1.0], [8.0, 1.0]]))
+    assert grid[0, 4].isnan().all()
+    moved = contest.aligned(grid)
+    assert_close(moved[0, 1:], grid[0, :4])
+    assert_close(moved[0, 0], grid[0, 0])
 
 
 # --- runs, claims and page ------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from ...performance.peers import peer
 from ...ten_sets.run import PEER
 from ..resampled import predictions
 from .claims import CLAIMS
-from .models import MINIROCKET, NAMES, SETTINGS, filled, make_model, parameters, sized
+from .models import MINIROCKET, NAMES, SETTINGS, filled, gridded, make_model, parameters, sized
 from .tasks import EQUAL_STEPS, EQUAL_TIME, FILE, TASKS, Series, Task
 
 TUNING = Table(FILE, ("task", "variant", "rate", "setting"), ("tuning",))
@@ -39,7 +39,7 @@ RUNS = Table(FILE, ("task", "variant", "budget", "seed"))
 
 BATCH, CLIP, WEIGHT_DECAY = 32, 1.0, 1e-4
 RATES = (1e-3, 3e-3, 1e-2)
-# Named on 28 November 2026 before the first run; seed 0 chooses rates and settings.
+# Named on 29 November 2026 before the first run; seed 0 chooses rates and settings.
 SEEDS = (200, 201, 202, 203, 204)
 ROUNDS, PACED = 5, 8
 """Rounds of timing, which alternate over the models, and steps per round."""
@@ -66,7 +66,7 @@ def run(options: Options) -> None:
         )
     first = tuple(claim.text for claim in CLAIMS if claim.primary)
     options = replace(options, primary=first)
-    variants = list(NAMES)
+    variants: list[str] = [*NAMES]
     if PEER.exists():
         variants.append(MINIROCKET)
     else:
@@ -158,8 +158,8 @@ def fit(model: nn.Module, train: Series, rate: float, seed: int, steps: int) -> 
     start = process_time()
     for _ in range(steps):
         some = torch.randint(len(train.labels), (BATCH,), generator=generator)
-        values, labels = train.batch(some)
-        loss = functional.cross_entropy(model(values), labels)
+        times, values, labels = train.batch(some)
+        loss = functional.cross_entropy(model(times, values), labels)
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
@@ -173,7 +173,8 @@ def logits_of(model: nn.Module, series: Series) -> Tensor:
     """Return the logits of all series, (N, classes)."""
     model.eval()
     parts = torch.arange(len(series.labels)).split(128)
-    return torch.cat([model(series.batch(part).values) for part in parts])
+    batches = [series.batch(part) for part in parts]
+    return torch.cat([model(one.times, one.values) for one in batches])
 
 
 def validated(cell: Cell, report: Report) -> Row:
@@ -267,13 +268,17 @@ def minirocket(
 ) -> tuple[list[float], float]:
     """Fit MiniROCKET to interpolated series; return its right answers (1.0) and the CPU seconds.
 
-    Each channel is interpolated linearly to every tick between its first and last observation, and
-    constant beyond them. ``stretched`` series all get the same length; ``aligned`` ones keep the
-    clock, end at the same tick and begin with their first value.
+    Each channel is interpolated linearly to the finer grid between its first and last observation,
+    and constant beyond them. ``stretched`` series all get the same length; ``aligned`` ones keep
+    the scale of time, end at the same cell and begin with their first value.
     """
     arrays = {"labels": train.labels.numpy()}
+    cells = round(task.length / task.grids[-1])
     for key, series in (("train", train), ("test", test)):
-        arrays[key] = on_all_ticks(series.values, setting == ALIGNED).numpy()
+        grid = on_grid(series, task.grids[-1], cells)
+        if setting == ALIGNED:
+            grid = aligned(grid)
+        arrays[key] = grid.numpy()
     start = child_seconds()
     found = predictions(arrays, seed)["test"]
     right = (found == test.labels.numpy()).astype(np.float64)
@@ -286,23 +291,36 @@ def child_seconds() -> float:
     return times.children_user + times.children_system
 
 
-def on_all_ticks(values: Tensor, aligned: bool) -> Tensor:
-    """Interpolate series (N, ticks, C) to all ticks; NaN behind the last observation.
-
-    If ``aligned``, every series is moved to the end and begins with its first value.
+def on_grid(series: Series, step: float, cells: int) -> Tensor:
+    """Interpolate series to a grid (N, cells or more, C); NaN behind the last observation.
 
     Example:
-        >>> nan = torch.nan
-        >>> on_all_ticks(torch.tensor([[[2.0], [nan], [4.0], [nan]]]), aligned=False).flatten().tolist()
+        >>> values = torch.tensor([[[2.0], [torch.nan], [4.0], [torch.nan]]])
+        >>> series = Series(torch.arange(4.0)[None], values, torch.tensor([0]))
+        >>> on_grid(series, 1, cells=4).flatten().tolist()
         [2.0, 3.0, 4.0, nan]
-        >>> on_all_ticks(torch.tensor([[[2.0], [nan], [4.0], [nan]]]), aligned=True).flatten().tolist()
+    """
+    found = gridded(series.times, series.values, step)
+    missing = max(0, cells - found.shape[1])
+    found = functional.pad(found, (0, 0, 0, missing), value=torch.nan)
+    places = torch.arange(found.shape[1]).to(found.dtype)
+    lines = filled(places.expand(len(found), -1), found)
+    return lines.masked_fill((places > last_observed(found))[..., None], torch.nan)
+
+
+def last_observed(grid: Tensor) -> Tensor:
+    """Return the index of the last cell with any value, (N, 1)."""
+    cells = torch.arange(grid.shape[1])
+    return (cells * (~grid.isnan()).any(-1)).max(1, keepdim=True).values
+
+
+def aligned(grid: Tensor) -> Tensor:
+    """Move every series of a grid to its end; it begins with its first value.
+
+    Example:
+        >>> aligned(torch.tensor([[[2.0], [3.0], [4.0], [torch.nan]]])).flatten().tolist()
         [2.0, 2.0, 3.0, 4.0]
     """
-    ticks = torch.arange(values.shape[1])
-    complete = filled(ticks[None].expand(len(values), -1).to(values.dtype), values)
-    observed = (~values.isnan()).any(-1)
-    last = (ticks * observed).max(1, keepdim=True).values
-    if not aligned:
-        return complete.masked_fill((ticks > last)[..., None], torch.nan)
-    place = (ticks - (values.shape[1] - 1 - last)).clamp(min=0)
-    return complete.gather(1, place[..., None].expand_as(complete))
+    cells = grid.shape[1]
+    place = torch.arange(cells) - (cells - 1 - last_observed(grid))
+    return grid.gather(1, place.clamp(min=0)[..., None].expand_as(grid))

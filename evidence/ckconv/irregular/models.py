@@ -1,14 +1,14 @@
-"""Classifiers of irregular series (N, ticks, C), NaN where a channel is not observed.
+"""Classifiers of irregular series: times (N, points), and values (N, points, C), NaN where a channel
+is not observed.
 
 - ``ckcnn``: the library's, of values (zero where nothing is observed) and a mask per channel. Its
-  first convolution is an integral over the observed ticks, each weighed by the time since the one
-  before, or a sum over all ticks.
+  convolutions sum over the observations, each weighed by the time since the one before, or equally.
 - ``gru-d``: Che et al., "Recurrent neural networks for multivariate time series with missing
   values", 2018 (Eqs. 3-5 and 10-17): decays of inputs and states with the time since the last
   observation.
 - ``ncde``: Kidger et al., "Neural controlled differential equations for irregular time series",
   2020, by the authors' package torchcde.
-- ``tcn``: dilated convolutions over all ticks, of the same values and masks as the ckcnn.
+- ``tcn``: dilated convolutions of the same values and masks on a grid.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fredholm.models import create_model
 
 from ...performance.peers import peer
 from ..series import Dilated
-from .tasks import SHARE, Task
+from .tasks import Task
 
 CKCNN, GRU_D, NCDE, TCN = "ckcnn", "gru-d", "ncde", "tcn"
 NAMES = (CKCNN, GRU_D, NCDE, TCN)
@@ -33,10 +33,10 @@ MINIROCKET = "minirocket"
 """Not a network: see :mod:`.contest`."""
 SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     CKCNN: {
-        "observed ticks, smaller ω": {"over_all": False, "high": False},
-        "observed ticks, larger ω": {"over_all": False, "high": True},
-        "all ticks, smaller ω": {"over_all": True, "high": False},
-        "all ticks, larger ω": {"over_all": True, "high": True},
+        "weights of time, smaller ω": {"timed": True, "high": False},
+        "weights of time, larger ω": {"timed": True, "high": True},
+        "equal weights, smaller ω": {"timed": False, "high": False},
+        "equal weights, larger ω": {"timed": False, "high": True},
     },
     GRU_D: {f"dropout {rate}": {"dropout": rate} for rate in (0.0, 0.15, 0.3, 0.5)},
     NCDE: {
@@ -44,14 +44,14 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         for path in ("linear", "cubic")
         for rate in (0.0, 0.3)
     },
-    TCN: {f"{levels} levels": {"levels": levels} for levels in (4, 5, 6, 7)},
+    TCN: {
+        f"{grid} grid, {levels} levels": {"fine": grid == "finer", "levels": levels}
+        for grid in ("coarser", "finer")
+        for levels in (5, 7)
+    },
 }
 """Settings of each model among which validation chooses: names and options."""
-UNIT = 1 / SHARE
-"""Unit of time of gru-d and ncde: the mean ticks between two observations."""
 PARAMETERS = 20_000
-DROPOUT, INPUT_DROPOUT = 0.2, 0.1
-"""Of a ckcnn, as in :mod:`..series`."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,12 @@ class Design:
 
 
 class Observations(NamedTuple):
-    """The observed ticks of a batch of series, at the front of each row.
+    """The points of a batch with any observation, at the front of each row.
 
     Attributes:
-        times: (B, n), in ticks; the last time is repeated behind the end.
+        times: (B, n); the last time is repeated behind the end.
         values: (B, n, C), NaN where a channel is not observed.
-        last: (B,), index of the last observed tick.
+        last: (B,), index of the last point.
     """
 
     times: Tensor
@@ -81,26 +81,27 @@ class Observations(NamedTuple):
     last: Tensor
 
 
-def observations(series: Tensor) -> Observations:
-    """Return the ticks with any observation.
+def observations(times: Tensor, values: Tensor) -> Observations:
+    """Return the points with any observation.
 
     Example:
         >>> nan = torch.nan
-        >>> found = observations(torch.tensor([[[nan], [5.0], [nan], [7.0]]]))
+        >>> values = torch.tensor([[[nan], [5.0], [nan], [7.0]]])
+        >>> found = observations(torch.arange(4.0)[None], values)
         >>> found.times.tolist(), found.values.flatten().tolist(), found.last.tolist()
         ([[1.0, 3.0]], [5.0, 7.0], [1])
     """
-    observed = (~series.isnan()).any(-1)
+    observed = (~values.isnan()).any(-1)
     counts = observed.sum(1)
-    # Observed ticks come first and keep their order.
+    # Observed points come first and keep their order.
     order = torch.argsort((~observed).long(), dim=1, stable=True)[:, : int(counts.max())]
     last = counts - 1
     behind = torch.arange(order.shape[1]) > last[:, None]
     final = order.gather(1, last[:, None])
-    times = torch.where(behind, final, order)
-    values = series.gather(1, order[..., None].expand(-1, -1, series.shape[2]))
+    order = torch.where(behind, final, order)
+    found = values.gather(1, order[..., None].expand(-1, -1, values.shape[2]))
     return Observations(
-        times.to(series.dtype), values.masked_fill(behind[..., None], torch.nan), last
+        times.gather(1, order), found.masked_fill(behind[..., None], torch.nan), last
     )
 
 
@@ -124,7 +125,7 @@ class GruD(nn.Module):
     def __init__(self, task: Task, dim: int, *, dropout: float):
         super().__init__()
         channels = task.channels
-        self.dropout = dropout
+        self.unit, self.dropout = task.unit, dropout
         # Above zero, where the decay has a gradient.
         self.input_decay = nn.Parameter(torch.full((2, channels), 0.1))
         self.state_decay = nn.Linear(channels, dim)
@@ -133,9 +134,9 @@ class GruD(nn.Module):
         self.of_reset = nn.Linear(dim, dim, bias=False)
         self.head = nn.Linear(dim, task.classes)
 
-    def forward(self, series: Tensor) -> Tensor:
-        times, values, last = observations(series)
-        held = since_last(times / UNIT, values)
+    def forward(self, times: Tensor, values: Tensor) -> Tensor:
+        times, values, last = observations(times, values)
+        held = since_last(times / self.unit, values)
         known = (~values.isnan()).to(values.dtype)
         weight, bias = self.input_decay
         decay = torch.exp(-functional.relu(weight * held.since + bias))
@@ -225,17 +226,17 @@ class NeuralCde(nn.Module):
 
     def __init__(self, task: Task, dim: int, *, cubic: bool, dropout: float):
         super().__init__()
-        self.cubic = cubic
+        self.unit, self.cubic = task.unit, cubic
         controls = 1 + 2 * task.channels
         self.start = nn.Linear(controls, dim)
         self.field = VectorField(dim, 2 * dim, controls)
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(dim, task.classes)
 
-    def forward(self, series: Tensor) -> Tensor:
+    def forward(self, times: Tensor, values: Tensor) -> Tensor:
         torchcde = peer("torchcde")
         assert torchcde is not None
-        times, values, last = observations(series)
+        times, values, last = observations(times, values)
         control = self.control(times, values)
         if self.cubic:
             splines = torchcde.hermite_cubic_coefficients_with_backward_differences(control)
@@ -260,7 +261,9 @@ class NeuralCde(nn.Module):
         """Return the points of the path, (B, n, 1 + 2C)."""
         known = ~values.isnan()
         counts = known.to(values.dtype).cumsum(1)
-        return torch.cat([times[..., None] / UNIT, filled(times, values), counts / UNIT], -1)
+        return torch.cat(
+            [times[..., None] / self.unit, filled(times, values), counts / self.unit], -1
+        )
 
 
 def filled(times: Tensor, values: Tensor) -> Tensor:
@@ -290,79 +293,83 @@ def filled(times: Tensor, values: Tensor) -> Tensor:
 # --- convolutions ---------------------------------------------------------------------------------
 
 
-class OnTicks(NamedTuple):
-    """A batch of series on all ticks.
-
-    Attributes:
-        values: (B, ticks, 2C), values, zero where a channel is not observed, and the masks.
-        last: (B,), index of the last observed tick.
-    """
-
-    values: Tensor
-    last: Tensor
-
-
-def on_ticks(series: Tensor) -> OnTicks:
-    """Return values and masks on all ticks.
-
-    Example:
-        >>> found = on_ticks(torch.tensor([[[torch.nan], [5.0], [torch.nan]]]))
-        >>> found.values.tolist(), found.last.tolist()
-        ([[[0.0, 0.0], [5.0, 1.0], [0.0, 0.0]]], [1])
-    """
-    known = ~series.isnan()
-    ticks = torch.arange(series.shape[1])
-    last = (ticks * known.any(-1)).max(1).values
-    return OnTicks(torch.cat([series.nan_to_num(), known.to(series.dtype)], -1), last)
-
-
 class Ckcnn(nn.Module):
-    """A CKCNN on the ticks, which reads the last observation's features.
+    """A CKCNN of the observations, which reads the last one's features.
 
-    It sums over the observed ticks as points at irregular times, weighed by the time since the one
-    before: right for samples of a continuous signal. Or it sums over all ticks with equal weights,
-    which is right for events.
+    Its convolutions weigh an observation by the time since the one before, which is right for
+    samples of a continuous signal, or all of them equally, which is right for events. On the ticks
+    of a clock they are FFTs, elsewhere sums over pairs.
     """
 
-    def __init__(self, task: Task, dim: int, *, over_all: bool, high: bool):
+    def __init__(self, task: Task, dim: int, *, timed: bool, high: bool):
         super().__init__()
-        self.over_all = over_all
+        self.clock, self.timed = task.clock, timed
         encoder: Any = {"channels": task.channels, "length": task.length, "mask": "channel"}
-        if over_all:
-            # The mask is part of the values then, and no value is missing.
-            encoder |= {"channels": 2 * task.channels, "mask": "none"}
+        if not task.clock:
+            encoder["timed"] = True
         omega = task.omegas[high]
         self.model = create_model(
             "ckcnn_small",
             encoder=encoder,
             body={
                 "widths": (dim, dim),
-                "dropout": DROPOUT,
-                "input_dropout": INPUT_DROPOUT,
+                "dropout": task.dropout,
+                "input_dropout": task.dropout / 2,
                 "operator_options": {"omega": omega},
             },
             head={"outputs": task.classes},
         )
 
-    def forward(self, series: Tensor) -> Tensor:
-        if not self.over_all:
-            return self.model(series)
-        values, last = on_ticks(series)
-        behind = torch.arange(series.shape[1]) > last[:, None]
-        return self.model(values.masked_fill(behind[..., None], torch.nan))
+    def forward(self, times: Tensor, values: Tensor) -> Tensor:
+        inputs = values
+        if not self.clock:
+            # Points without an observation are padding, which has no time.
+            never = values.isnan().all(-1)
+            inputs = torch.cat([times.masked_fill(never, torch.nan)[..., None], values], -1)
+        u, domain = self.model.encoder(inputs)
+        if not self.timed:
+            ones = domain.valid.to(u.dtype)
+            domain = domain.replace(measure=ones, kind="counting")
+        return self.model.answer(u, domain)
+
+
+def gridded(times: Tensor, values: Tensor, step: float) -> Tensor:
+    """Return values on a grid (B, cells, C): of a cell's observations the last, or NaN.
+
+    Example:
+        >>> times, values = torch.tensor([[0.0, 2.1, 2.2]]), torch.tensor([[[5.0], [6.0], [7.0]]])
+        >>> gridded(times, values, 1.0).flatten().tolist()
+        [5.0, nan, 7.0]
+    """
+    # Half a step of rounding must not move a tick.
+    cell = (times / step + 1e-4).long()
+    known = ~values.isnan()
+    cells = int(cell[known.any(-1)].max()) + 1
+    index = torch.arange(values.shape[1])[None, :, None]
+    number = torch.where(known, index, -1)
+    place = cell.clamp(max=cells - 1)[..., None].expand_as(values)
+    last = torch.full((len(values), cells, values.shape[2]), -1)
+    last = last.scatter_reduce(1, place, number, "amax")
+    found = values.gather(1, last.clamp(min=0))
+    return found.masked_fill(last < 0, torch.nan)
 
 
 class Tcn(nn.Module):
-    """Dilated convolutions over all ticks; the head reads the last observed tick."""
+    """Dilated convolutions on a grid, of values and masks; the head reads the last observed cell."""
 
-    def __init__(self, task: Task, dim: int, *, levels: int):
+    def __init__(self, task: Task, dim: int, *, fine: bool, levels: int):
         super().__init__()
-        self.body = Dilated(2 * task.channels, dim, levels)
+        self.step = task.grids[fine]
+        self.body = Dilated(2 * task.channels, dim, levels, task.dropout)
         self.head = nn.Linear(dim, task.classes)
 
-    def forward(self, series: Tensor) -> Tensor:
-        values, last = on_ticks(series)
-        return self.head(self.body(values)[torch.arange(len(last)), last])
+    def forward(self, times: Tensor, values: Tensor) -> Tensor:
+        grid = gridded(times, values, self.step)
+        known = ~grid.isnan()
+        features = self.body(torch.cat([grid.nan_to_num(), known.to(grid.dtype)], -1))
+        cells = torch.arange(grid.shape[1])
+        last = (cells * known.any(-1)).max(1).values
+        return self.head(features[torch.arange(len(last)), last])
 
 
 # --- all models -----------------------------------------------------------------------------------

@@ -11,33 +11,46 @@ from ...physics.page import listed
 from .claims import CLAIMS, results
 from .contest import BATCH, RATES, SEEDS
 from .models import MINIROCKET, NAMES, PARAMETERS
-from .tasks import EQUAL_STEPS, EQUAL_TIME, FILE, LAG, SAMPLES, SHARE, TASKS, TICKS, VAL_FRACTION
+from .tasks import (
+    CLOSE,
+    EQUAL_STEPS,
+    EQUAL_TIME,
+    FILE,
+    GAP,
+    LAG,
+    POINTS,
+    SAMPLES,
+    SHARE,
+    TASKS,
+    VAL_FRACTION,
+)
 
 COMMAND = "`python -m evidence run ckconv irregular`"
-TEXT = """{head}Is a convolution with a continuous kernel better than other models at series whose observations are irregular, so that no coarser
-clock makes them regular? {command}; `--only` selects tasks.
+TEXT = """{head}Observations come at irregular times, in bursts with long gaps between them. Is a network of continuous convolutions better at them than networks that were
+made for such times, and than MiniROCKET on interpolated series? {command}; `--only` selects tasks.
 
-**Data.** A series lies on the ticks of a clock. Each channel is observed at its own ticks, in bursts with long gaps between them: {share:.0%} of the
-values in all, other ones for every seed.
+**Data.** In the first two sets, each channel is observed at its own ticks of a clock: {share:.0%} of the values in all, other ones for every seed.
 
 - *JapaneseVowels*: nine speakers, 12 channels, 270 series for training and 370 for testing, of at most 29 ticks. Bursts have 3 ticks on average, gaps 7.
 - *PLAID*: 11 kinds of appliances, one channel, 537 series for training and 537 for testing, of at most 672 ticks (every other sample of the files);
   a series is scaled by its observed values. Bursts have 15 ticks on average, gaps 35.
-- *Lags*: random bits in two channels at irregular ticks, about 50 per series. Which bit, in which channel, was observed exactly {lag} ticks before the last
-  observation? The last observation comes at a random one of {ticks} ticks, and between the two are 30 ± 10 others, so that only
-  the time between them gives the answer. {train:,} series for training and {test:,} for testing; chance is 25%. The answer is a linear
-  convolution with a continuous kernel, so this task suits a CKCNN by its design.
+- *Lags*: at most {points} random bits in two channels, at real times: {close} apart within a burst and {gap} across a gap. Which bit, in which channel, came exactly {lag}
+  before the last one? About 15 ± 6 others lie between the two, and the last one comes at a random time, so that only the time between
+  the two gives the answer. {train:,} series for training and {test:,} for testing; chance is 25%. The answer is a linear convolution with a
+  continuous kernel, so this task suits a CKCNN by its design.
 
-**Models.** The four networks have the same number of parameters, about {parameters:,}. A *ckcnn* has two blocks and reads the values, zero where nothing
-is observed, and a mask per channel. It integrates over the observed ticks, each weighed by the time since the one before, or sums over all ticks. *gru-d* (Che et al., 2018) is a GRU whose inputs
-and state decay with the time since the last observation of each channel. *ncde* is a neural controlled differential
-equation (Kidger et al., 2020, by `torchcde`) along time, values and the number of observations so far, in one midpoint step per observation. *tcn* is a network of dilated convolutions over all ticks, which reads
-the same as a ckcnn. *minirocket* reads series that are interpolated linearly to every tick.
+**Models.** The networks have the same number of parameters, about {parameters:,}.
 
-The learning rate (from {rates}) and a setting are chosen for each network, twelve in all, with seed 0 on {val:.0%} of the training file (of the
-lags, on {val_samples} further series). The settings are: of a ckcnn, the sum (over observed or all ticks) and ω (3 or 10 for JapaneseVowels, else 30 or 100); of
-gru-d, the dropout (from 0 to 0.5); of ncde, the path (straight lines or cubic splines) and the dropout (0 or 0.3); of tcn, the levels (4 to 7, a receptive field of 61 to 509 ticks); of
-minirocket, series stretched to equal lengths or aligned at their ends. The runs train on the complete training file. Their seeds ({seeds}) and the primary claims were named before the first run.
+- *ckcnn*: two blocks; it reads values, zero where nothing is observed, and a mask per channel. Its convolutions weigh an observation by the time since the one before, or all of them equally.
+- *gru-d* (Che et al., 2018): a GRU whose inputs and state decay with the time since the last observation of each channel.
+- *ncde* (Kidger et al., 2020, by `torchcde`): a neural controlled differential equation along time, values and the number of observations so far, in one midpoint step per observation.
+- *tcn*: dilated convolutions of values and masks on a grid: every tick or every other one; for the lags, cells of {coarse} or {fine}, of which each keeps its last observation.
+- *minirocket*: reads series that are interpolated linearly to the finer of these grids.
+
+The learning rate (from {rates}) and one of four settings are chosen for each network with seed 0 on {val:.0%} of the training file (of the lags, on {val_samples} further series).
+The settings are the weights of a ckcnn and its ω (3 or 10 for JapaneseVowels, else 30 or 100); the dropout of gru-d, from 0 to 0.5; the path of ncde (straight lines or cubic splines) and its
+dropout (0 or 0.3); the grid and the number of levels of tcn (5 or 7). For minirocket, series are stretched to equal lengths or aligned at their ends. The runs train on the
+complete training file. Their seeds ({seeds}) and the primary claims were named before the first run, after looks at validation with seed 0.
 
 ## At equal steps
 
@@ -62,7 +75,9 @@ def page() -> str:
     """Return the text of the page."""
     title = head("Results: irregular times", "ckconv", FILE)
     # Before the first run, the claims of today are those that its file will name.
-    file = load(FILE) or {"primary": [claim.text for claim in CLAIMS if claim.primary]}
+    file: dict[str, Any] = load(FILE) or {
+        "primary": [claim.text for claim in CLAIMS if claim.primary]
+    }
     runs = results()
     machine = "Paces are not measured yet."
     if "machine" in file:
@@ -72,7 +87,11 @@ def page() -> str:
         command=COMMAND,
         share=SHARE,
         lag=LAG,
-        ticks=TICKS,
+        points=POINTS,
+        close=between(CLOSE),
+        gap=between(GAP),
+        coarse=TASKS["lag"].grids[0],
+        fine=TASKS["lag"].grids[1],
         train=SAMPLES["train"] + SAMPLES["val"],
         test=SAMPLES["test"],
         val_samples=SAMPLES["val"],
@@ -86,6 +105,11 @@ def page() -> str:
         equal_time=scores(runs, EQUAL_TIME),
         claims=claims_tables(CLAIMS, runs, file),
     )
+
+
+def between(limits: tuple[float, float]) -> str:
+    """Return the limits of a uniform distribution in words."""
+    return f"{limits[0]:g} to {limits[1]:g}"
 
 
 def scores(runs: dict[tuple[str, str], list[dict[str, Any]]], budget: str) -> str:

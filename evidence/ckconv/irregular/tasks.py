@@ -1,8 +1,8 @@
 """Series observed at irregular times: JapaneseVowels and PLAID in bursts, and a task of lags.
 
-A series lies on the ticks of a clock. Each channel is observed at its own ticks, in bursts with long
-gaps between them, so that most ticks have no observation at all. There is no coarser clock on which
-the observations are regular.
+JapaneseVowels and PLAID lie on the ticks of a clock. Each channel is observed at its own ticks, in
+bursts with long gaps between them, so that most ticks have no observation at all. There is no
+coarser clock on which the observations are regular. The times of the task of lags are real numbers.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ VAL_FRACTION = 0.25
 
 # --- the task of lags -----------------------------------------------------------------------------
 
-TICKS, LAG = 240, 100
-"""Ticks of the clock, and the lag of the answer."""
-LAG_BURST, LAG_SHARE, DENSITY = 12, 0.5, SHARE / 0.5
-"""Mean ticks of a burst, the share of ticks in bursts, and that of the observed ticks in them."""
+LAG, POINTS, LATEST = 25.37, 40, 35.0
+"""The lag of the answer, the largest number of observations, and the latest time of the event."""
+CLOSE, GAP, ENDS = (0.3, 0.9), (4.0, 12.0), 1 / 8
+"""Times between two observations of a burst and across a gap, and the probability of a gap."""
 SAMPLES = {"train": 4_000, "val": 500, "test": 1_000}
 DATA_SEEDS = {"train": 11, "val": 12, "test": 13}
 
@@ -38,19 +38,21 @@ class Series(NamedTuple):
     """Series observed at irregular times.
 
     Attributes:
-        values: (N, ticks, C), NaN where a channel is not observed and behind the last tick.
+        times: (N, points), which do not decrease.
+        values: (N, points, C), NaN where a channel is not observed and behind the last observation.
         labels: (N,), classes.
     """
 
+    times: Tensor
     values: Tensor
     labels: Tensor
 
     def batch(self, indices: Tensor) -> Series:
-        """Return some of the series, without the ticks behind the last observation of them all."""
+        """Return some of the series, without the points behind the last observation of them all."""
         values = self.values[indices]
         observed = (~values.isnan()).any(-1).any(0)
-        last = int(observed.nonzero().max())
-        return Series(values[:, : last + 1], self.labels[indices])
+        points = int(observed.nonzero().max()) + 1
+        return Series(self.times[indices, :points], values[:, :points], self.labels[indices])
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,12 @@ class Task:
         title: of its tables.
         load: a function of split and seed that returns the series. The splits are ``train`` and
             ``val`` for tuning, and ``full`` (both of them) and ``test`` for the runs.
-        channels, classes, length: of the series; length is the number of ticks.
+        channels, classes: of the series.
+        length: of the time axis.
+        clock: whether the points are the ticks of a clock, with gaps between the observations.
+        unit: mean time between two observations of a channel.
+        grids: a coarser and a finer step of the grid of a model that needs one.
+        dropout: of a ckcnn, with half of it at the input, and of a tcn.
         omegas: of CKCNN's kernels, a smaller and a larger one.
         steps: of a training.
     """
@@ -71,6 +78,10 @@ class Task:
     channels: int
     classes: int
     length: int
+    clock: bool
+    unit: float
+    grids: tuple[float, float]
+    dropout: float
     omegas: tuple[float, float]
     steps: int
 
@@ -129,7 +140,7 @@ def in_bursts(dataset: str, every: int, burst: float, scale: str) -> Callable[[s
         values = torch.where(observed, known.values, torch.nan)
         if scale == "series":
             values = standardised(values)
-        return Series(values, known.labels)
+        return known._replace(values=values)
 
     return load
 
@@ -150,7 +161,8 @@ def complete(dataset: str, split: str, every: int) -> Series:
     options: dict[str, Any] = {"every": every}
     found = data.create_dataset(dataset, name, val_fraction=fraction, options=options)
     values, labels = found.batch(range(len(found)))
-    return Series(values, labels)
+    times = torch.arange(values.shape[1]).to(values.dtype).expand(len(values), -1)
+    return Series(times, values, labels)
 
 
 def standardised(values: Tensor) -> Tensor:
@@ -166,40 +178,46 @@ def standardised(values: Tensor) -> Tensor:
 
 @cache
 def lagged(split: str, seed: int = 0) -> Series:
-    """Return random bits at irregular times, and which of them came ``LAG`` ticks before the last.
+    """Return random bits at irregular times, and which of them came ``LAG`` before the last.
 
     Every observation is a random bit in one of two channels. The label says in which channel, and
-    with which bit, something was observed exactly ``LAG`` ticks before the last observation, which
-    comes at a random tick. Neither the number of observations in between nor the time since the
-    start gives the answer, only the time between the two. Chance is one in four.
+    with which bit, something was observed exactly ``LAG`` before the last observation, which comes
+    at a random time. Neither the number of observations in between nor the time since the start
+    gives the answer, only the time between the two. Chance is one in four.
 
     ``seed`` is not used: the series are the same for all seeds.
     """
     if split == "full":
-        parts = [lagged("train"), lagged("val")]
-        return Series(
-            torch.cat([one.values for one in parts]), torch.cat([one.labels for one in parts])
-        )
+        parts = zip(lagged("train"), lagged("val"))
+        return Series(*(torch.cat(pair) for pair in parts))
 
-    count, key = SAMPLES[split], DATA_SEEDS[split]
-    generator = torch.Generator().manual_seed(key)
-    inside = bursts((count, TICKS, 1), LAG_SHARE, LAG_BURST, key)[..., 0]
-    observed = inside & (torch.rand(count, TICKS, generator=generator) < DENSITY)
-    bits = torch.randint(0, 2, (count, TICKS), generator=generator) * 2.0 - 1
-    channels = torch.randint(0, 2, (count, TICKS), generator=generator)
+    count = SAMPLES[split]
+    generator = torch.Generator().manual_seed(DATA_SEEDS[split])
 
-    # The event is one of the observations, so that nothing but its time sets it apart.
-    early = observed[:, : TICKS - LAG].double()
-    early[~early.any(1), 0] = 1.0
-    event = torch.multinomial(early, 1, generator=generator)[:, 0]
+    def uniform(low: float, high: float) -> Tensor:
+        draws = torch.rand(count, POINTS, generator=generator, dtype=torch.float64)
+        return low + (high - low) * draws
+
+    apart = torch.where(uniform(0, 1) < ENDS, uniform(*GAP), uniform(*CLOSE))
+    times = apart.cumsum(1) - apart[:, :1]
+    bits = torch.randint(0, 2, (count, POINTS), generator=generator) * 2.0 - 1
+    channels = torch.randint(0, 2, (count, POINTS), generator=generator)
+
+    # The event is one of the observations, so that nothing but its time sets it apart. Those after
+    # the end are left out, and the first of them becomes the last observation.
     rows = torch.arange(count)
-    observed[rows, event] = True
-    observed[rows, event + LAG] = True
-    observed &= torch.arange(TICKS) <= event[:, None] + LAG
+    early = (times <= LATEST).double()
+    early[:, -1] = 0.0
+    event = torch.multinomial(early, 1, generator=generator)[:, 0]
+    end = times[rows, event] + LAG
+    last = (times < end[:, None]).sum(1).clamp(max=POINTS - 1)
+    times[rows, last] = end
+    observed = (torch.arange(POINTS) <= last[:, None])[..., None]
+    seen = observed & (channels[..., None] == torch.arange(2))
 
     labels = 2 * channels[rows, event] + (bits[rows, event] > 0).long()
-    seen = observed[..., None] & (channels[..., None] == torch.arange(2))
-    return Series(torch.where(seen, bits[..., None], torch.nan), labels)
+    values = torch.where(seen, bits[..., None], torch.nan)
+    return Series(torch.minimum(times, end[:, None]).float(), values, labels)
 
 
 TASKS = {
@@ -209,8 +227,12 @@ TASKS = {
         channels=12,
         classes=9,
         length=26,
+        clock=True,
+        unit=1 / SHARE,
+        grids=(2, 1),
+        dropout=0.2,
         omegas=(3.0, 10.0),
-        steps=400,
+        steps=600,
     ),
     "plaid": Task(
         "PLAID",
@@ -218,10 +240,24 @@ TASKS = {
         channels=1,
         classes=11,
         length=672,
+        clock=True,
+        unit=1 / SHARE,
+        grids=(2, 1),
+        dropout=0.2,
         omegas=(30.0, 100.0),
         steps=600,
     ),
     "lag": Task(
-        "Lags", lagged, channels=2, classes=4, length=TICKS, omegas=(30.0, 100.0), steps=600
+        "Lags",
+        lagged,
+        channels=2,
+        classes=4,
+        length=64,
+        clock=False,
+        unit=1.5,
+        grids=(0.6, 0.15),
+        dropout=0.0,
+        omegas=(30.0, 100.0),
+        steps=400,
     ),
 }
