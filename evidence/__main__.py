@@ -18,6 +18,7 @@ from pathlib import Path
 
 from fredholm.errors import FredholmError
 
+from .kit.claims import primary_texts
 from .kit.subject import Options, Subject, find_subject, subject_names
 
 
@@ -85,7 +86,7 @@ def run_parts(subject: Subject, args: argparse.Namespace, options: Options) -> N
         )
 
     if args.what == "run" and subject.claims:
-        options.primary = tuple(c.text for c in subject.find(subject.claims) if c.primary)
+        options.primary = primary_texts(subject.find(subject.claims))
     for part in args.parts or parts:
         subject.call(parts[part], options)
 

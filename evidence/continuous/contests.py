@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..kit.claims import claims_tables
+from ..kit.claims import claims_tables, primary_texts
 from ..kit.grid import run_sections, sections
-from ..kit.page import head, load
+from ..kit.page import head, listed, load
 from ..kit.subject import Options
 from . import depths, equal_attention
 from .depths import COUNTS, DEEPEST, FILE, KNOTS
@@ -49,7 +49,7 @@ against a solution by {fine} steps of Strang's scheme, over {samples} test sampl
 """
 
 
-PRIMARY = tuple(claim.text for claim in CLAIMS if claim.primary)
+PRIMARY = primary_texts(CLAIMS)
 
 
 def primary(options: Options) -> Options:
@@ -74,7 +74,7 @@ def page() -> str:
         first=depths.FIRST_SEED,
         fewest=COUNTS[0],
         most=DEEPEST,
-        counts=f"{', '.join(map(str, COUNTS[:-1]))} and {DEEPEST}",
+        counts=listed(COUNTS),
         knots=KNOTS,
         all_layers=sum(COUNTS),
         mean_steps=(COUNTS[0] + DEEPEST) / 2,

@@ -12,7 +12,7 @@ from statistics import fmean
 from fredholm.lab.training.grid import Cell
 
 from ..kit.answers import pack
-from ..kit.claims import Claim, Sample, claims_tables
+from ..kit.claims import Claim, Sample, claims_tables, primary_texts
 from ..kit.grid import Row, Section, run_sections, sections
 from ..kit.page import load, spread, table
 from ..kit.statistics import Rows, differences, paired
@@ -75,7 +75,7 @@ def at_steps(cell: Cell) -> Row:
 
 def run(options: Options) -> None:
     """Train the missing runs of the sections of ``--only``, or of both."""
-    first = tuple(claim.text for claim in CLAIMS if claim.primary)
+    first = primary_texts(CLAIMS)
     run_sections(SECTIONS, FILE, replace(options, primary=first), also=at_steps)
 
 

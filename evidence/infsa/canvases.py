@@ -12,7 +12,7 @@ from fredholm.lab.training.build import build_dataset
 from fredholm.lab.training.evaluation import load_run
 from fredholm.lab.training.grid import Cell
 
-from ..kit.claims import Claim, Sample, claims_tables
+from ..kit.claims import Claim, Sample, claims_tables, primary_texts
 from ..kit.grid import Row, Section, run_sections, sections
 from ..kit.page import load, spread, table
 from ..kit.statistics import Rows, paired
@@ -60,7 +60,7 @@ def quality(cell: Cell) -> Row:
 
 def run(options: Options) -> None:
     """Train the missing models of all sections."""
-    first = tuple(claim.text for claim in CLAIMS if claim.primary)
+    first = primary_texts(CLAIMS)
     run_sections(SECTIONS, FILE, replace(options, primary=first), also=quality)
 
 

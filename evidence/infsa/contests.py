@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..kit.claims import Claim, Sample, claims_tables, judge
+from ..kit.claims import Claim, Sample, claims_tables, judge, primary_texts
+from ..kit.contest import by_model
 from ..kit.grid import run_sections, sections
 from ..kit.machine import machine_line
-from ..kit.page import head, load, spread, table
+from ..kit.page import head, listed, load, spread, table
 from ..kit.statistics import Rows, paired
 from ..kit.subject import Options
 from . import canvases, equal_time, ten_seeds
@@ -120,7 +121,7 @@ It is a test of its own: the claim about 20 epochs stays as it is.
 
 def primary(options: Options) -> Options:
     """Return options with this page's primary claims, not those of the subject's other pages."""
-    return replace(options, primary=tuple(one.text for one in CLAIMS if one.primary))
+    return replace(options, primary=primary_texts(CLAIMS))
 
 
 def run_equal_time(options: Options) -> None:
@@ -139,7 +140,6 @@ def page() -> str:
     runs = results()
     before = {"primary": _named(found, load(ten_seeds.FILE) or {})}
     steps = [f"{size.steps:,} steps at {patches:,} patches" for patches, size in SIZES.items()]
-    *most, last = map(str, SEEDS)
     return TEXT.format(
         head=head("Results: InfSA in two contests", "infsa", equal_time.FILE, ten_seeds.FILE),
         classes=CLASSES,
@@ -150,11 +150,11 @@ def page() -> str:
         parameters=PARAMETERS,
         heads=KINDS[SOFTMAX].heads,
         linear_heads=KINDS[LINEAR].heads,
-        steps=f"{', '.join(steps[:-1])} and {steps[-1]}",
+        steps=listed(steps),
         batch=BATCH,
         rates=", ".join(map(str, RATES)),
         shorter={2: "half"}.get(SHORTER, f"one in {SHORTER}"),
-        seeds=f"{', '.join(most)} and {last}",
+        seeds=listed(SEEDS),
         equal_time=scores(runs[EQUAL_TIME], found),
         equal_steps=scores(runs[EQUAL_STEPS], found),
         cost=cost(found.get("paces", [])),
@@ -184,7 +184,7 @@ def _named(*files: dict[str, Any]) -> list[str]:
 
     Before the first run they are those of this module.
     """
-    named = {claim.text for claim in CLAIMS if claim.primary}
+    named = set(primary_texts(CLAIMS))
     for file in files:
         named &= set(file.get("primary", named))
     return sorted(named)
@@ -194,10 +194,7 @@ def scores(rows: Rows, found: dict[str, Any]) -> str:
     """Return a table with one row per number of patches and model."""
     lines = []
     for patches in SIZES:
-        for name in NAMES:
-            runs = [row for row in at(rows, patches) if row["variant"] == name]
-            if not runs:
-                continue
+        for name, runs in by_model(at(rows, patches), NAMES).items():
             first = runs[0]
             accuracy = spread(row["accuracy"] for row in runs)
             seconds = spread((row["seconds"] for row in runs), scale=1.0)

@@ -12,21 +12,29 @@ import math
 import statistics
 from functools import cache, partial
 from itertools import product
-from time import process_time
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from fredholm import data
-from fredholm.lab.training.grid import Cell, Report, safe_name
+from fredholm.lab.training.grid import Cell, Report
 from fredholm.models import create_model
 
 from ..kit.answers import pack
+from ..kit.contest import (
+    EQUAL_STEPS,
+    EQUAL_TIME,
+    all_tried,
+    equal_time_steps,
+    own_cell,
+    parameters,
+    step_seconds,
+    train,
+)
 from ..kit.grid import Row, Table, fill
 from ..kit.machine import describe
-from ..kit.paces import equal_time_steps, step_seconds
 from ..kit.subject import Options
 
 FILE = "infsa-equal-time.json"
@@ -36,11 +44,10 @@ RUNS = Table(FILE, ("patches", "variant", "budget", "seed"))
 
 SIDE, CLUTTER, CLASSES = 64, 6, 10
 CANVASES = {"train": 12_000, "val": 500, "test": 2_000}
-PARAMETERS, DEPTH, BATCH, CLIP, WEIGHT_DECAY = 20_000, 2, 16, 1.0, 0.025
+PARAMETERS, DEPTH, BATCH, WEIGHT_DECAY = 20_000, 2, 16, 0.025
 WARMUP = 0.1
 """Share of the steps in which the rate rises."""
 RATES = (1e-3, 3e-3, 1e-2)
-EQUAL_TIME, EQUAL_STEPS = "equal time", "equal steps"
 SHORTER = 2
 """Divisor of the steps when rates are tried."""
 # Named on 29 November 2026 before the first run; seed 0 chooses the rates.
@@ -138,11 +145,6 @@ def make_model(name: str, patches: int, dim: int) -> nn.Module:
     )
 
 
-def parameters(model: nn.Module) -> int:
-    """Return the number of trained parameters."""
-    return sum(p.numel() for p in model.parameters())
-
-
 @cache
 def width(name: str, patches: int) -> int:
     """Return the width that brings a model's number of parameters nearest to ``PARAMETERS``.
@@ -185,22 +187,16 @@ def rate_at(step: int, steps: int) -> float:
 
 def fit(model: nn.Module, rate: float, seed: int, steps: int) -> float:
     """Train by AdamW; return the CPU seconds that it took."""
-    train = canvases("train")
-    generator = torch.Generator().manual_seed(seed)
+    known = canvases("train")
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=WEIGHT_DECAY)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(rate_at, steps=steps))
-    model.train()
-    start = process_time()
-    for _ in range(steps):
-        some = torch.randint(len(train.labels), (BATCH,), generator=generator)
-        logits = model(images(train.pixels[some]))
-        loss = functional.cross_entropy(logits, train.labels[some])
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-        optimizer.step()
-        schedule.step()
-    return process_time() - start
+
+    def loss(generator: Generator) -> Tensor:
+        some = torch.randint(len(known.labels), (BATCH,), generator=generator)
+        logits = model(images(known.pixels[some]))
+        return functional.cross_entropy(logits, known.labels[some])
+
+    return train(model, optimizer, schedule, loss, seed=seed, steps=steps)
 
 
 @torch.inference_mode()
@@ -258,15 +254,14 @@ def run(options: Options) -> None:
 def _cell(row: Row, size: Size, options: Options) -> Cell:
     """Return the cell of a tried rate or of a run."""
     settings = row | {"tested": size.tested, "validated": size.validated}
-    label = safe_name(" ".join(str(value) for value in settings.values()))
-    return Cell(settings, options.runs / label)
+    return own_cell(settings, options)
 
 
 def measure_paces(patches: int, size: Size, options: Options) -> None:
     """Measure the CPU seconds of every model's step once, since they determine the tables."""
     if paces_at(PACES.rows(options.results), patches):
         return
-    models = {name: partial(fit, built(name, patches, 0), RATES[0], 0) for name in NAMES}
+    models = {name: partial(fit, built(name, patches, 0), RATES[0]) for name in NAMES}
     seconds = step_seconds(models, ROUNDS, size.paced)
     rows = [{"patches": patches, "variant": name, "step": seconds[name]} for name in NAMES]
     PACES.add(rows, options.results, primary=list(options.primary))
@@ -312,9 +307,5 @@ def best_rate(tried: list[Row], patches: int, name: str) -> float:
         SystemExit: not all of its rates were tried.
     """
     rows = [row for row in tried if (row["patches"], row["variant"]) == (patches, name)]
-    if len(rows) < len(RATES):
-        raise SystemExit(
-            f"{name}, {patches} patches: expected {len(RATES)} tried rates, got {len(rows)}; run "
-            f"the same command again"
-        )
+    all_tried(rows, len(RATES), f"{name}, {patches} patches", "rates")
     return min(rows, key=lambda row: row["loss"])["rate"]

@@ -13,7 +13,7 @@ are exploratory: their numbers are shown and nothing is concluded. Claims that c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -202,6 +202,16 @@ def _verdict(claim: Claim, found: Summary | None, p: float | None) -> str:
     else:
         agrees = found.mean < claim.below
     return REPRODUCED if agrees else CONTRADICTED
+
+
+def primary_texts(claims: Iterable[Claim]) -> tuple[str, ...]:
+    """Return the texts of the primary claims, which a new file of results names before its runs.
+
+    Example:
+        >>> primary_texts([Claim("a", sample=list, primary=True), Claim("b", sample=list)])
+        ('a',)
+    """
+    return tuple(claim.text for claim in claims if claim.primary)
 
 
 def named(claims: Sequence[Claim], before: Sequence[str] | None) -> str:

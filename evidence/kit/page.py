@@ -80,6 +80,19 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return "\n".join(lines)
 
 
+def listed(values: Iterable[Any]) -> str:
+    """Return values as a list in a sentence.
+
+    Example:
+        >>> listed((8, 12, 20)), listed(("egnn",))
+        ('8, 12 and 20', 'egnn')
+    """
+    *most, last = map(str, values)
+    if not most:
+        return last
+    return f"{', '.join(most)} and {last}"
+
+
 def spread(values: Iterable[float], scale: float = 100.0, digits: int = 1) -> str:
     """Format mean ± sample standard deviation, by default of shares in percent.
 

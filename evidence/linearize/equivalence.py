@@ -21,7 +21,7 @@ from fredholm.lab.training.grid import Cell, Report
 from fredholm.lab.training.tasks import create_task
 
 from ..kit.answers import pack
-from ..kit.claims import Claim, Sample
+from ..kit.claims import Claim, Sample, primary_texts
 from ..kit.grid import Row, Table, fill
 from ..kit.machine import describe
 from ..kit.page import load, spread, table
@@ -48,7 +48,7 @@ def run(options: Options) -> None:
     def cell(row: Row) -> Cell:
         return Cell(row, options.runs / f"{NAME}-{row['seed']}", options.small)
 
-    first = tuple(claim.text for claim in CLAIMS if claim.primary)
+    first = primary_texts(CLAIMS)
     primary = replace(options, primary=first)
     fill(TABLE, rows, work, cell, primary, machine=describe(), seeds=list(SEEDS))
 

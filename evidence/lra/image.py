@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..kit.claims import Claim, better, claims_tables
+from ..kit.claims import Claim, better, claims_tables, primary_texts
 from ..kit.grid import Section, run_sections, sections
 from ..kit.page import load, spread, table
 from ..kit.subject import Options
@@ -131,7 +131,7 @@ CLAIMS = [
 
 def run(options: Options) -> None:
     """Train the missing runs of the sections of ``--only``, or of all."""
-    first = tuple(claim.text for claim in CLAIMS if claim.primary)
+    first = primary_texts(CLAIMS)
     run_sections(SECTIONS, FILE, replace(options, primary=first))
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..kit.claims import Claim, Sample
+from ..kit.contest import EQUAL_STEPS, EQUAL_TIME
 from ..kit.page import load
 from ..kit.statistics import Rows, paired
 from .charges import AGAIN, FILE, metric
-from .contest import BUDGETS, EQUAL_STEPS, EQUAL_TIME
+from .contest import BUDGETS
 from .models import RELATIVE_ITNET
 
 Results = dict[str, Rows]

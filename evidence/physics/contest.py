@@ -12,22 +12,29 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from time import process_time
 from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
-from fredholm.lab.training.grid import Cell, Report, safe_name
+from fredholm.lab.training.grid import Cell, Report
 
+from ..kit.contest import (
+    EQUAL_STEPS,
+    EQUAL_TIME,
+    all_tried,
+    equal_time_steps,
+    one_cycle,
+    own_cell,
+    parameters,
+    step_seconds,
+    train,
+)
 from ..kit.grid import Row, Table, fill
-from ..kit.paces import equal_time_steps, step_seconds
 from ..kit.subject import Options
-from .models import parameters
 
-EQUAL_STEPS, EQUAL_TIME = "equal steps", "equal time"
 BUDGETS = (EQUAL_STEPS, EQUAL_TIME)
-BATCH, CLIP = 32, 1.0
+BATCH = 32
 TRIAL_STEPS = 30
 """Steps of a trial with ``--small``."""
 ROUNDS, PACED = 7, 30
@@ -94,20 +101,10 @@ class Task:
 
     def fit(self, model: nn.Module, rate: float, seed: int, steps: int) -> float:
         """Train by Adam with one cycle of the rate; return the CPU seconds it took."""
-        generator = torch.Generator().manual_seed(seed)
         optimizer = torch.optim.Adam(model.parameters(), lr=rate)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, rate, total_steps=steps, pct_start=0.1
-        )
-        start = process_time()
-        for _ in range(steps):
-            loss = self.loss(model, generator)
-            optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-            optimizer.step()
-            schedule.step()
-        return process_time() - start
+        schedule = one_cycle(optimizer, rate, steps)
+        loss = partial(self.loss, model)
+        return train(model, optimizer, schedule, loss, seed=seed, steps=steps)
 
     def validated(self, cell: Cell, report: Report) -> Row:
         """Train with seed 0 and validate."""
@@ -140,8 +137,7 @@ def run_task(task: Task, options: Options, **about: Any) -> None:
 
     def cell(row: Row) -> Cell:
         settings = {"task": task.name} | row | {"steps": row.get("steps", steps)}
-        label = safe_name(" ".join(str(value) for value in settings.values()))
-        return Cell(settings, options.runs / label)
+        return own_cell(settings, options)
 
     chosen = choose(task, names, cell, options, **about)
     measure_paces(task, options)
@@ -192,11 +188,7 @@ def best(tried: list[Row], name: str, planned: Iterable[Setting]) -> Row:
     """
     wanted = set(planned)
     rows = [row for row in tried if row["variant"] == name and setting_of(row) in wanted]
-    if len(rows) < len(wanted):
-        raise SystemExit(
-            f"{name}: expected {len(wanted)} tried settings, got {len(rows)}; run the same command "
-            f"again"
-        )
+    all_tried(rows, len(wanted), name)
     row = min(rows, key=_validation)
     return {key: row[key] for key in ("variant", "rate", "sigma")}
 
@@ -241,7 +233,7 @@ def measure_paces(task: Task, options: Options) -> None:
     models = {}
     for name in task.models:
         model = task.built({"variant": name, "sigma": sigma}, 0)
-        models[name] = partial(task.fit, model, rate, 0)
+        models[name] = partial(task.fit, model, rate)
     seconds = step_seconds(models, ROUNDS, PACED)
     rows = [{"variant": name, "step": seconds[name]} for name in task.models]
     task.paces.add(rows, options.results)

@@ -32,6 +32,8 @@ from fredholm import Domain
 from fredholm.kernels import FourierFeatures
 from fredholm.operators import create_operator
 
+from ..kit.contest import parameters
+
 HEADS, FREQUENCIES, BLOCKS = 4, 8, 2
 KERNEL_WIDTH = 12
 """Hidden units of ITNet's kernel, whose matrices are 7 × 7 with 4 heads at width 28."""
@@ -237,11 +239,6 @@ def make_model(design: Design) -> nn.Module:
     if design.name == "egnn":
         return EquivariantModel(design)
     return ForceModel(design)
-
-
-def parameters(model: nn.Module) -> int:
-    """Return the number of trained parameters."""
-    return sum(p.numel() for p in model.parameters())
 
 
 def sized(

@@ -14,6 +14,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from ..datasets.bodies import LAWS
+from ..kit.claims import primary_texts
 from ..kit.grid import Row, Table
 from ..kit.machine import describe
 from ..kit.page import load
@@ -119,7 +120,7 @@ TASKS = {law: task_of(law) for law in LAWS}
 
 def run(law: str, options: Options) -> None:
     """Run the contest of a law."""
-    first = tuple(claim.text for claim in CLAIMS if claim.primary)
+    first = primary_texts(CLAIMS)
     options = replace(options, primary=first)
     measure_controls(law, options)
     run_task(TASKS[law], options, machine=describe(), systems=SYSTEMS, seeds=list(SEEDS))

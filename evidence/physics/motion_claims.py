@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from ..datasets.bodies import LAWS
 from ..kit.claims import Claim
+from ..kit.contest import EQUAL_STEPS, EQUAL_TIME
 from ..kit.page import load
 from .claims import ATTENTION, NETWORK, RELATIVE, Results, ahead, by_budget
-from .contest import EQUAL_STEPS, EQUAL_TIME
 from .models import RELATIVE_ITNET
 from .rollouts import rollout_metric, step_metric
 

@@ -14,15 +14,16 @@ from ..datasets.bodies import (
     STEP,
     STIFFNESS,
 )
-from ..kit.claims import claims_tables
+from ..kit.claims import claims_tables, primary_texts
+from ..kit.contest import by_model
 from ..kit.machine import machine_line
-from ..kit.page import head, load, spread, table
+from ..kit.page import head, listed, load, spread, table
 from .contest import BATCH, BUDGETS, RATES, SIGMAS
 from .models import ALL_NAMES, HEADS
 from .motion import PARAMETERS, SEEDS, STEPS, TASKS
 from .motion_claims import CLAIMS, FILE, results
 from .moving_models import INFERRING
-from .page import NOT_RUN, ends, listed, score_table
+from .page import NOT_RUN, ends, score_table
 from .rollouts import (
     CONSTANT,
     MEAN_MASS,
@@ -80,8 +81,7 @@ Without training: *{solved}* is the law with the masses that frames 0 and 1 dete
 def page() -> str:
     """Return the text of the page."""
     # Before the first run the primary claims are those of the code.
-    primary = [claim.text for claim in CLAIMS if claim.primary]
-    found: dict[str, Any] = load(FILE) or {"primary": primary}
+    found: dict[str, Any] = load(FILE) or {"primary": primary_texts(CLAIMS)}
     runs = results()
     laws = "\n\n".join(_law(law, found.get(law, {}), runs) for law in LAWS)
     if "machine" in found:
@@ -140,10 +140,8 @@ def _law(law: str, part: dict[str, Any], runs: dict[str, list[dict[str, Any]]]) 
 def rollout_table(names: tuple[str, ...], rows: list[dict[str, Any]]) -> str:
     """Return a table of the median errors of rollouts, with the share that diverged."""
     lines = []
-    for name in names:
-        runs = [row for row in rows if row["variant"] == name]
-        if runs:
-            lines.append((name, *(_rollout(runs, key) for key in _rollout_columns().values())))
+    for name, runs in by_model(rows, names).items():
+        lines.append((name, *(_rollout(runs, key) for key in _rollout_columns().values())))
     return table(("model", *_rollout_columns()), lines)
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 from ..datasets.charges import LEAST, MOST, SOFTENING
 from ..kit.claims import claims_tables
+from ..kit.contest import EQUAL_STEPS, EQUAL_TIME, by_model
 from ..kit.machine import machine_line
-from ..kit.page import head, load, spread, table
+from ..kit.page import head, listed, load, spread, table
 from .charges import (
     AGAIN,
     FILE,
@@ -25,7 +26,7 @@ from .charges import (
     metric,
 )
 from .claims import CLAIMS, results
-from .contest import BATCH, EQUAL_STEPS, EQUAL_TIME, RATES, SIGMAS, Task
+from .contest import BATCH, RATES, SIGMAS, Task
 from .models import BLOCKS, FREQUENCIES, HEADS, KERNEL_WIDTH, RELATIVE_KERNEL
 
 COMMAND = "python -m evidence run physics charges"
@@ -157,19 +158,6 @@ def ends(task: Task, rows: list[dict[str, Any]]) -> str:
     return f"Chosen at the end of a ladder: {'; '.join(at_end)}. "
 
 
-def listed(values: tuple[Any, ...]) -> str:
-    """Return values as a list in a sentence.
-
-    Example:
-        >>> listed((8, 12, 20)), listed(("egnn",))
-        ('8, 12 and 20', 'egnn')
-    """
-    *most, last = map(str, values)
-    if not most:
-        return last
-    return f"{', '.join(most)} and {last}"
-
-
 def scores(rows: list[dict[str, Any]]) -> str:
     """Return a table with one row per model: errors in percent, cost and settings."""
     columns = {f"error at {points} particles (%)": metric(points) for points in TESTED}
@@ -187,10 +175,7 @@ def score_table(
         columns: heads of the errors' columns to their names in a run.
     """
     lines = []
-    for name in models:
-        runs = [row for row in rows if row["variant"] == name]
-        if not runs:
-            continue
+    for name, runs in by_model(rows, models).items():
         first = runs[0]
         errors = [spread((run[key] for run in runs), digits=2) for key in columns.values()]
         seconds = spread((run["seconds"] for run in runs), scale=1.0)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from evidence.kit.answers import pack
+from evidence.kit.contest import parameters
 from evidence.luna.encoders import claims, contest, page, texts
-from evidence.luna.encoders.model import ATTENTIONS, Neighbours, TextEncoder, parameters
+from evidence.luna.encoders.model import ATTENTIONS, Neighbours, TextEncoder
 
 from ..tolerances import assert_close
 

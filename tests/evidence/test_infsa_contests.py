@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from evidence.infsa import contests, equal_time, ten_seeds
-from evidence.infsa.equal_time import EQUAL_STEPS, EQUAL_TIME, NAMES, SIZES
+from evidence.infsa.equal_time import NAMES, SIZES
 from evidence.kit.answers import pack
 from evidence.kit.claims import NOT_RUN, judge
+from evidence.kit.contest import EQUAL_STEPS, EQUAL_TIME, parameters
 from evidence.kit.grid import Table
 from evidence.kit.subject import Options
 
@@ -18,7 +19,7 @@ from fredholm.training import load_recipe
 @pytest.mark.parametrize("name", NAMES)
 def test_models_have_their_size_and_read_that_many_patches(name, patches):
     model = equal_time.built(name, patches, 0)
-    assert abs(equal_time.parameters(model) / equal_time.PARAMETERS - 1) < 0.05
+    assert abs(parameters(model) / equal_time.PARAMETERS - 1) < 0.05
     assert model.config.encoder.points == patches
 
 

@@ -6,8 +6,6 @@ import pytest
 import torch
 from evidence.ckconv.irregular import claims, contest, models, page
 from evidence.ckconv.irregular.tasks import (
-    EQUAL_STEPS,
-    EQUAL_TIME,
     LAG,
     SHARE,
     TASKS,
@@ -17,6 +15,7 @@ from evidence.ckconv.irregular.tasks import (
     standardised,
 )
 from evidence.kit.answers import pack
+from evidence.kit.contest import EQUAL_STEPS, EQUAL_TIME, parameters
 from evidence.performance.peers import peer
 from torch.nn import functional
 
@@ -119,13 +118,13 @@ def test_a_ckcnn_on_a_clock_sums_as_at_real_times():
 @pytest.mark.parametrize("name", NETWORKS)
 def test_models_have_equal_sizes(name):
     for task in TASKS.values():
-        target = models.parameters(
+        target = parameters(
             models.make_model(models.sized(models.CKCNN, "equal weights, smaller ω", task))
         )
         assert target == pytest.approx(models.PARAMETERS, rel=0.07)
         for setting in models.SETTINGS[name]:
             design = models.sized(name, setting, task)
-            assert models.parameters(models.make_model(design)) == pytest.approx(target, rel=0.05)
+            assert parameters(models.make_model(design)) == pytest.approx(target, rel=0.05)
 
 
 def test_gru_d_is_its_definition():

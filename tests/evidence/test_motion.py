@@ -9,8 +9,9 @@ import torch
 from evidence.datasets import bodies
 from evidence.datasets.bodies import LAWS, make_motions, solve_masses
 from evidence.kit.answers import pack
+from evidence.kit.contest import parameters
 from evidence.physics import motion, motion_claims, motion_page, rollouts
-from evidence.physics.models import ALL_NAMES, RELATIVE_ITNET, parameters
+from evidence.physics.models import ALL_NAMES, RELATIVE_ITNET
 
 from ..tolerances import assert_close
 

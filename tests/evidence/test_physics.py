@@ -10,9 +10,10 @@ import pytest
 import torch
 from evidence.datasets.charges import SOFTENING, law, make_systems
 from evidence.kit.answers import pack
+from evidence.kit.contest import parameters
 from evidence.kit.subject import Options
 from evidence.physics import charges, claims, contest, page
-from evidence.physics.models import ALL_NAMES, RELATIVE_ITNET, make_model, parameters, sized
+from evidence.physics.models import ALL_NAMES, RELATIVE_ITNET, make_model, sized
 
 from ..tolerances import assert_close
 

@@ -7,10 +7,11 @@ were named on 29 November 2026, before the first run.
 from __future__ import annotations
 
 from ...kit.claims import Claim, Sample
+from ...kit.contest import EQUAL_STEPS, EQUAL_TIME
 from ...kit.page import load
 from ...kit.statistics import Rows, beyond_best
 from .models import CKCNN, GRU_D, MINIROCKET, NCDE, TCN
-from .tasks import EQUAL_STEPS, EQUAL_TIME, FILE, TASKS
+from .tasks import FILE, TASKS
 
 Results = dict[tuple[str, str], Rows]
 TITLES = {

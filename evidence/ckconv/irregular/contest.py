@@ -12,17 +12,28 @@ import statistics
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from time import process_time
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from fredholm.lab.training.grid import Cell, Report, safe_name
+from fredholm.lab.training.grid import Cell, Report
 
 from ...kit.answers import pack
+from ...kit.claims import primary_texts
+from ...kit.contest import (
+    EQUAL_STEPS,
+    EQUAL_TIME,
+    all_tried,
+    equal_time_steps,
+    one_cycle,
+    own_cell,
+    parameters,
+    step_seconds,
+    train,
+)
 from ...kit.grid import Row, Table, fill, say
 from ...kit.machine import describe
 from ...kit.subject import Options
@@ -30,14 +41,14 @@ from ...performance.peers import peer
 from ...ten_sets.run import PEER
 from ..resampled import predictions
 from .claims import CLAIMS
-from .models import MINIROCKET, NAMES, SETTINGS, filled, gridded, make_model, parameters, sized
-from .tasks import EQUAL_STEPS, EQUAL_TIME, FILE, TASKS, Series, Task
+from .models import MINIROCKET, NAMES, SETTINGS, filled, gridded, last_observed, make_model, sized
+from .tasks import FILE, TASKS, Series, Task
 
 TUNING = Table(FILE, ("task", "variant", "rate", "setting"), ("tuning",))
 PACES = Table(FILE, ("task", "variant"), ("paces",))
 RUNS = Table(FILE, ("task", "variant", "budget", "seed"))
 
-BATCH, CLIP, WEIGHT_DECAY = 32, 1.0, 1e-4
+BATCH, WEIGHT_DECAY = 32, 1e-4
 RATES = (1e-3, 3e-3, 1e-2)
 # Named on 29 November 2026 before the first run; seed 0 chooses rates and settings.
 SEEDS = (200, 201, 202, 203, 204)
@@ -64,7 +75,7 @@ def run(options: Options) -> None:
             "torchcde: expected the package of neural CDEs, got none; run python -m pip install "
             "--no-deps --target .peers -r evidence/peers.txt"
         )
-    first = tuple(claim.text for claim in CLAIMS if claim.primary)
+    first = primary_texts(CLAIMS)
     options = replace(options, primary=first)
     variants: list[str] = [*NAMES]
     if PEER.exists():
@@ -82,8 +93,7 @@ def run_task(name: str, variants: list[str], options: Options) -> None:
 
     def cell(row: Row) -> Cell:
         settings = {"steps": steps} | row
-        label = safe_name(" ".join(str(value) for value in settings.values()))
-        return Cell(settings, options.runs / label)
+        return own_cell(settings, options)
 
     about = {"machine": describe(), "seeds": list(SEEDS)}
     fill(TUNING, list(tries(name, variants)), validated, cell, options, **about)
@@ -129,11 +139,7 @@ def best(tried: list[Row], name: str, variant: str) -> Chosen:
     """
     rows = [row for row in tried if (row["task"], row["variant"]) == (name, variant)]
     planned = len(tries(name, [variant]))
-    if len(rows) < planned:
-        raise SystemExit(
-            f"{name}, {variant}: expected {planned} tried settings, got {len(rows)}; run the same "
-            "command again"
-        )
+    all_tried(rows, planned, f"{name}, {variant}")
     row = max(rows, key=lambda one: (one["accuracy"], -one.get("loss", 0.0)))
     return Chosen(row["rate"], row["setting"])
 
@@ -147,25 +153,17 @@ def built(name: str, variant: str, setting: str, seed: int) -> nn.Module:
     return make_model(sized(variant, setting, TASKS[name]))
 
 
-def fit(model: nn.Module, train: Series, rate: float, seed: int, steps: int) -> float:
+def fit(model: nn.Module, series: Series, rate: float, seed: int, steps: int) -> float:
     """Train by AdamW with one cycle of the rate; return the CPU seconds it took."""
-    generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=WEIGHT_DECAY)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, rate, total_steps=steps, pct_start=0.1
-    )
-    model.train()
-    start = process_time()
-    for _ in range(steps):
-        some = torch.randint(len(train.labels), (BATCH,), generator=generator)
-        times, values, labels = train.batch(some)
-        loss = functional.cross_entropy(model(times, values), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-        optimizer.step()
-        schedule.step()
-    return process_time() - start
+    schedule = one_cycle(optimizer, rate, steps)
+
+    def loss(generator: Generator) -> Tensor:
+        some = torch.randint(len(series.labels), (BATCH,), generator=generator)
+        times, values, labels = series.batch(some)
+        return functional.cross_entropy(model(times, values), labels)
+
+    return train(model, optimizer, schedule, loss, seed=seed, steps=steps)
 
 
 @torch.inference_mode()
@@ -231,22 +229,16 @@ def tested(options: Options, cell: Cell, report: Report) -> Row:
 
 
 def measure_paces(name: str, chosen: dict[str, Chosen], options: Options) -> None:
-    """Measure the CPU seconds of a training step on one thread, medians over alternating rounds.
-
-    They are measured only once, since they determine the second table.
-    """
+    """Measure the CPU seconds of a training step once, since they determine the second table."""
     if any(row["task"] == name for row in PACES.rows(options.results)):
         return
-    train = TASKS[name].load("full", 0)
-    models = {variant: built(name, variant, chosen[variant].setting, 0) for variant in NAMES}
-    seconds: dict[str, list[float]] = {variant: [] for variant in NAMES}
-    for number, (variant, model) in product(range(ROUNDS), models.items()):
-        # All models read the same batches in a round.
-        seconds[variant].append(fit(model, train, RATES[0], number, PACED) / PACED)
-    rows = []
+    series = TASKS[name].load("full", 0)
+    models = {}
     for variant in NAMES:
-        pace = statistics.median(seconds[variant])
-        rows.append({"task": name, "variant": variant, "step": pace})
+        model = built(name, variant, chosen[variant].setting, 0)
+        models[variant] = partial(fit, model, series, RATES[0])
+    seconds = step_seconds(models, ROUNDS, PACED)
+    rows = [{"task": name, "variant": variant, "step": seconds[variant]} for variant in NAMES]
     PACES.add(rows, options.results)
 
 
@@ -256,8 +248,7 @@ def steps_of(name: str, budget: str, steps: int, options: Options) -> dict[str, 
         return dict.fromkeys(NAMES, steps)
     rows = PACES.rows(options.results)
     paces = {row["variant"]: row["step"] for row in rows if row["task"] == name}
-    slowest = max(paces.values())
-    return {variant: round(steps * slowest / pace) for variant, pace in paces.items()}
+    return equal_time_steps(paces, steps, of=max)
 
 
 # --- MiniROCKET -----------------------------------------------------------------------------------
@@ -306,12 +297,6 @@ def on_grid(series: Series, step: float, cells: int) -> Tensor:
     places = torch.arange(found.shape[1]).to(found.dtype)
     lines = filled(places.expand(len(found), -1), found)
     return lines.masked_fill((places > last_observed(found))[..., None], torch.nan)
-
-
-def last_observed(grid: Tensor) -> Tensor:
-    """Return the index of the last cell with any value, (N, 1)."""
-    cells = torch.arange(grid.shape[1])
-    return (cells * (~grid.isnan()).any(-1)).max(1, keepdim=True).values
 
 
 def aligned(grid: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ from torch.nn import functional
 
 from fredholm.models import create_model
 
+from ...kit.contest import parameters
 from ...performance.peers import peer
 from ..series import Dilated
 from .tasks import Task
@@ -354,6 +355,12 @@ def gridded(times: Tensor, values: Tensor, step: float) -> Tensor:
     return found.masked_fill(last < 0, torch.nan)
 
 
+def last_observed(grid: Tensor) -> Tensor:
+    """Return the index of the last cell with any value, (N, 1)."""
+    cells = torch.arange(grid.shape[1])
+    return (cells * (~grid.isnan()).any(-1)).max(1, keepdim=True).values
+
+
 class Tcn(nn.Module):
     """Dilated convolutions on a grid, of values and masks; the head reads the last observed cell."""
 
@@ -367,8 +374,7 @@ class Tcn(nn.Module):
         grid = gridded(times, values, self.step)
         known = ~grid.isnan()
         features = self.body(torch.cat([grid.nan_to_num(), known.to(grid.dtype)], -1))
-        cells = torch.arange(grid.shape[1])
-        last = (cells * known.any(-1)).max(1).values
+        last = last_observed(grid)[:, 0]
         return self.head(features[torch.arange(len(last)), last])
 
 
@@ -380,11 +386,6 @@ def make_model(design: Design) -> nn.Module:
     classes = {CKCNN: Ckcnn, GRU_D: GruD, NCDE: NeuralCde, TCN: Tcn}
     options = SETTINGS[design.name][design.setting]
     return classes[design.name](design.task, design.dim, **options)
-
-
-def parameters(model: nn.Module) -> int:
-    """Return the number of trained parameters."""
-    return sum(p.numel() for p in model.parameters())
 
 
 @cache

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...kit.claims import claims_tables
+from ...kit.claims import claims_tables, primary_texts
+from ...kit.contest import EQUAL_STEPS, EQUAL_TIME, by_model
 from ...kit.machine import machine_line
-from ...kit.page import head, load, spread, table
-from ...physics.page import listed
+from ...kit.page import head, listed, load, spread, table
 from .claims import CLAIMS, results
 from .contest import BATCH, RATES, SEEDS
 from .models import MINIROCKET, NAMES, PARAMETERS
 from .tasks import (
     CLOSE,
-    EQUAL_STEPS,
-    EQUAL_TIME,
     FILE,
     GAP,
     LAG,
@@ -75,9 +73,7 @@ def page() -> str:
     """Return the text of the page."""
     title = head("Results: irregular times", "ckconv", FILE)
     # Before the first run, the claims of today are those that its file will name.
-    file: dict[str, Any] = load(FILE) or {
-        "primary": [claim.text for claim in CLAIMS if claim.primary]
-    }
+    file: dict[str, Any] = load(FILE) or {"primary": primary_texts(CLAIMS)}
     runs = results()
     machine = "Paces are not measured yet."
     if "machine" in file:
@@ -116,10 +112,8 @@ def scores(runs: dict[tuple[str, str], list[dict[str, Any]]], budget: str) -> st
     """Return a table with one row per task and model, or say what was not run."""
     lines = []
     for name, task in TASKS.items():
-        for variant in (*NAMES, MINIROCKET):
-            rows = [row for row in runs.get((name, budget), []) if row["variant"] == variant]
-            if not rows:
-                continue
+        of_task = runs.get((name, budget), [])
+        for variant, rows in by_model(of_task, (*NAMES, MINIROCKET)).items():
             first = rows[0]
             seconds = sum(row["seconds"] for row in rows) / len(rows)
             # MiniROCKET has neither steps nor trained parameters.

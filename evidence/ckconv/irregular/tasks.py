@@ -18,7 +18,6 @@ from torch import Tensor
 from fredholm.lab import data
 
 FILE = "ckconv-irregular.json"
-EQUAL_STEPS, EQUAL_TIME = "equal steps", "equal time"
 SHARE = 0.3
 """Share of the values that are observed."""
 VAL_FRACTION = 0.25

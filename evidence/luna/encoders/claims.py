@@ -7,9 +7,10 @@ were named on 29 November 2026, before the first run.
 from __future__ import annotations
 
 from ...kit.claims import Claim, Sample
+from ...kit.contest import EQUAL_STEPS, EQUAL_TIME
 from ...kit.page import load
 from ...kit.statistics import Rows, paired
-from .contest import EQUAL_STEPS, EQUAL_TIME, FILE, accuracy_at
+from .contest import FILE, accuracy_at
 from .texts import LONGEST, TRAINED
 
 Results = dict[str, Rows]

@@ -10,24 +10,35 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from functools import partial
 from itertools import islice, product
-from time import process_time
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
-from fredholm.lab.training.grid import Cell, Report, safe_name
+from fredholm.lab.training.grid import Cell, Report
 
 from ...kit.answers import pack
 from ...kit.clock import in_turn, median_and_spread
+from ...kit.contest import (
+    EQUAL_STEPS,
+    EQUAL_TIME,
+    all_tried,
+    equal_time_steps,
+    one_cycle,
+    own_cell,
+    parameters,
+    step_seconds,
+    train,
+)
 from ...kit.grid import Row, Table, fill
 from ...kit.machine import describe
 from ...kit.page import save
 from ...kit.subject import Options
 from ..literal import check_layer
-from .model import ATTENTIONS, TextEncoder, parameters
+from .model import ATTENTIONS, TextEncoder
 from .texts import (
     HIDDEN,
     LENGTHS,
@@ -43,12 +54,11 @@ TUNING = Table(FILE, ("variant", "rate"), ("tuning",))
 PACES = Table(FILE, ("variant",), ("paces",))
 RUNS = Table(FILE, ("variant", "budget", "seed"))
 
-STEPS, BRIEF, BATCH, CLIP = 800, 300, 16, 1.0
-"""Training steps of a run and of a trial of a rate, segments per step, and largest gradient."""
+STEPS, BRIEF, BATCH = 800, 300, 16
+"""Training steps of a run and of a trial of a rate, and segments per step."""
 RATES = (3e-3, 1e-2, 3e-2)
 # Named on 29 November 2026 before the first run; seed 0 chooses rates.
 SEEDS = (200, 201, 202, 203, 204)
-EQUAL_STEPS, EQUAL_TIME = "equal steps", "equal time"
 PACE_ROUNDS, PACED = 7, 4
 """Rounds of timing a training step, which alternate over the encoders, and steps per round."""
 FORWARD_ROUNDS, FORWARD_SECONDS = 15, 6.0
@@ -69,23 +79,15 @@ def accuracy_at(length: int) -> str:
 
 def fit(model: nn.Module, rate: float, seed: int, steps: int) -> float:
     """Train by Adam with one cycle of the rate; return the CPU seconds it took."""
-    model.train()
-    generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, rate, total_steps=steps, pct_start=0.1
-    )
-    start = process_time()
-    for _ in range(steps):
+    schedule = one_cycle(optimizer, rate, steps)
+
+    def loss(generator: Generator) -> Tensor:
         batch = training_batch(BATCH, generator)
         logits = model(batch.tokens, batch.places)
-        loss = F.cross_entropy(logits.flatten(0, 1), batch.answers.flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-        optimizer.step()
-        schedule.step()
-    return process_time() - start
+        return F.cross_entropy(logits.flatten(0, 1), batch.answers.flatten())
+
+    return train(model, optimizer, schedule, loss, seed=seed, steps=steps)
 
 
 @torch.inference_mode()
@@ -125,8 +127,7 @@ def run(options: Options) -> None:
 
     def cell(row: Row) -> Cell:
         settings = {"steps": brief, "batches": batches} | row
-        label = safe_name(" ".join(str(value) for value in settings.values()))
-        return Cell(settings, options.runs / label)
+        return own_cell(settings, options)
 
     tries = [{"variant": name, "rate": rate} for name, rate in product(names, RATES)]
     fill(TUNING, tries, validated, cell, options, machine=describe(), seeds=list(SEEDS))
@@ -186,25 +187,17 @@ def best_rate(tried: list[Row], name: str) -> float:
         SystemExit: not all rates were tried.
     """
     rows = [row for row in tried if row["variant"] == name]
-    if len(rows) < len(RATES):
-        raise SystemExit(
-            f"{name}: expected {len(RATES)} tried rates, got {len(rows)}; run the same command again"
-        )
+    all_tried(rows, len(RATES), name, "rates")
     return min(rows, key=lambda row: row["validation"])["rate"]
 
 
 def measure_paces(options: Options) -> None:
-    """Measure the CPU seconds of a training step on one thread, medians over alternating rounds.
-
-    They are measured only once, since they determine the second table.
-    """
+    """Measure the CPU seconds of a training step once, since they determine the second table."""
     if PACES.rows(options.results):
         return
-    models = {name: built(name, 0) for name in ATTENTIONS}
-    seconds: dict[str, list[float]] = {name: [] for name in ATTENTIONS}
-    for _, (name, model) in product(range(PACE_ROUNDS), models.items()):
-        seconds[name].append(fit(model, RATES[0], 0, PACED) / PACED)
-    rows = [{"variant": name, "step": statistics.median(seconds[name])} for name in ATTENTIONS]
+    models = {name: partial(fit, built(name, 0), RATES[0]) for name in ATTENTIONS}
+    seconds = step_seconds(models, PACE_ROUNDS, PACED)
+    rows = [{"variant": name, "step": seconds[name]} for name in ATTENTIONS]
     PACES.add(rows, options.results)
 
 
@@ -213,8 +206,7 @@ def steps_of(budget: str, steps: int, options: Options) -> dict[str, int]:
     if budget == EQUAL_STEPS:
         return dict.fromkeys(ATTENTIONS, steps)
     paces = {row["variant"]: row["step"] for row in PACES.rows(options.results)}
-    fastest = min(paces.values())
-    return {name: round(steps * fastest / paces[name]) for name in ATTENTIONS}
+    return equal_time_steps(paces, steps)
 
 
 # --- the time of a forward pass -------------------------------------------------------------------

@@ -102,8 +102,3 @@ class TextEncoder(nn.Module):
     def attentions(self) -> list[IntegralOperator]:
         """Return the attention of every block."""
         return [one for one in self.modules() if isinstance(one, IntegralOperator)]
-
-
-def parameters(model: nn.Module) -> int:
-    """Return the number of trained parameters."""
-    return sum(p.numel() for p in model.parameters())

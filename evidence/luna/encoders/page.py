@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 from fredholm.lab.report.style import new_figure
 
-from ...kit.claims import claims_tables
+from ...kit.claims import claims_tables, primary_texts
+from ...kit.contest import by_model
 from ...kit.machine import machine_line
-from ...kit.page import IMAGES, head, load, save_picture, spread, table
+from ...kit.page import IMAGES, head, listed, load, save_picture, spread, table
 from ...kit.statistics import Rows, summarise
-from ...physics.page import listed
 from .claims import CLAIMS, results
 from .contest import (
     BATCH,
@@ -87,7 +87,7 @@ class Point(NamedTuple):
 def page() -> str:
     """Return the text of the page."""
     # Before the first run, all claims are named before it.
-    unrun = {"primary": [claim.text for claim in CLAIMS if claim.primary]}
+    unrun = {"primary": primary_texts(CLAIMS)}
     found = load(FILE) or unrun
     runs = results()
     return TEXT.format(
@@ -119,10 +119,7 @@ def page() -> str:
 def scores_table(rows: Rows) -> str:
     """Return a table with one row per encoder: accuracy at every length, cost and rate."""
     lines = []
-    for name in ATTENTIONS:
-        runs = [row for row in rows if row["variant"] == name]
-        if not runs:
-            continue
+    for name, runs in by_model(rows, ATTENTIONS).items():
         first = runs[0]
         cells = [spread((run[accuracy_at(n)] for run in runs), digits=2) for n in LENGTHS]
         seconds = spread((run["seconds"] for run in runs), scale=1.0)

@@ -1,0 +1,148 @@
+"""Contests of models at equal steps and at equal time: training, timing, and choice of settings."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
+from time import process_time
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from fredholm.lab.training.grid import Cell, safe_name
+
+from .grid import Row
+from .subject import Options
+
+EQUAL_STEPS, EQUAL_TIME = "equal steps", "equal time"
+CLIP = 1.0
+"""Largest norm of a gradient."""
+
+Train = Callable[[int, int], float]
+"""Trains a model with a seed for a number of steps, and returns the CPU seconds that it took."""
+
+
+# --- training -------------------------------------------------------------------------------------
+
+
+def one_cycle(optimizer: torch.optim.Optimizer, rate: float, steps: int) -> Any:
+    """Return a schedule of one cycle, whose rate rises in the first tenth of the steps."""
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps, pct_start=0.1)
+
+
+def train(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    schedule: Any,
+    loss: Callable[[Generator], Tensor],
+    *,
+    seed: int,
+    steps: int,
+) -> float:
+    """Train a model; return the CPU seconds that it took.
+
+    Args:
+        model: whose gradients are clipped.
+        optimizer: of its parameters.
+        schedule: advances after every step.
+        loss: returns the loss of a batch, which it draws with the generator.
+        seed: of the generator.
+        steps: number of steps.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    model.train()
+    start = process_time()
+    for _ in range(steps):
+        found = loss(generator)
+        optimizer.zero_grad()
+        found.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+        schedule.step()
+    return process_time() - start
+
+
+def parameters(model: nn.Module) -> int:
+    """Return the number of trained parameters."""
+    return sum(p.numel() for p in model.parameters())
+
+
+# --- choice of settings, and rows -----------------------------------------------------------------
+
+
+def all_tried(rows: Sequence[Row], planned: int, name: str, settings: str = "settings") -> None:
+    """Check that the settings of a model were all tried, before the best one is chosen.
+
+    Raises:
+        SystemExit: fewer rows than planned.
+    """
+    if len(rows) < planned:
+        raise SystemExit(
+            f"{name}: expected {planned} tried {settings}, got {len(rows)}; run the same command "
+            "again"
+        )
+
+
+def own_cell(settings: Row, options: Options) -> Cell:
+    """Return the cell of a row, whose folder is named after all of its settings."""
+    label = safe_name(" ".join(str(value) for value in settings.values()))
+    return Cell(settings, options.runs / label)
+
+
+def by_model(rows: Iterable[Row], names: Iterable[str]) -> dict[str, list[Row]]:
+    """Group rows by model, in the order of ``names`` and without models that have no rows.
+
+    Example:
+        >>> by_model([{"variant": "b", "seed": 0}], ["a", "b"])
+        {'b': [{'variant': 'b', 'seed': 0}]}
+    """
+    known = list(rows)
+    groups = {name: [row for row in known if row["variant"] == name] for name in names}
+    return {name: found for name, found in groups.items() if found}
+
+
+# --- equal time -----------------------------------------------------------------------------------
+
+
+def step_seconds(models: Mapping[str, Train], rounds: int, steps: int) -> dict[str, float]:
+    """Return the CPU seconds of each model's training step, medians over rounds.
+
+    The rounds alternate between the models, since other work on the machine slows some of them.
+    The number of a round is its seed, so that all models read the same batches in it.
+
+    Args:
+        models: a model's name to its function that trains it.
+        rounds: number of rounds.
+        steps: training steps of every model in a round.
+
+    Example:
+        >>> models = {"slow": lambda seed, steps: 3.0 * steps, "fast": lambda seed, steps: 1.0 * steps}
+        >>> step_seconds(models, 3, 2)
+        {'slow': 3.0, 'fast': 1.0}
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in models}
+    for number, (name, train_model) in product(range(rounds), models.items()):
+        seconds[name].append(train_model(number, steps) / steps)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def equal_time_steps(
+    seconds: Mapping[str, float], steps: int, of: Callable[[Iterable[float]], float] = min
+) -> dict[str, int]:
+    """Return each model's steps in the time that one of them needs for ``steps`` of its own.
+
+    Args:
+        seconds: of each model's training step.
+        steps: of the model whose time all others get.
+        of: ``min`` for the time of the fastest model, ``max`` for that of the slowest.
+
+    Example:
+        >>> equal_time_steps({"slow": 3.0, "fast": 1.0, "stuck": 1_000.0}, 30)
+        {'slow': 10, 'fast': 30, 'stuck': 1}
+        >>> equal_time_steps({"slow": 3.0, "fast": 1.0}, 30, of=max)
+        {'slow': 30, 'fast': 90}
+    """
+    allowed = of(seconds.values())
+    return {name: max(1, round(steps * allowed / pace)) for name, pace in seconds.items()}
