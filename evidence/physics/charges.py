@@ -19,15 +19,21 @@ from ..kit.answers import pack
 from ..kit.grid import Row
 from ..kit.machine import describe
 from ..kit.subject import Options
-from .contest import BATCH, Task, run_task
+from ..kit.task import Task, run_task
 from .models import ALL_NAMES, NAMES, make_model, sized
 
 FILE = "physics.json"
 AGAIN = "larger rates"
 """Part of the file with the second contest."""
-PARAMETERS, STEPS = 17_000, 600
+PARAMETERS, STEPS, BATCH = 17_000, 600, 32
+KNOBS = ("rate", "sigma")
+"""The learning rate, and the bandwidth of the Fourier features."""
 TRIED_RATES, TRIED_SIGMAS = (1e-3, 3e-3, 1e-2), (0.5, 2.0)
 """Settings of the first contest."""
+RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
+SIGMAS = (0.0625, 0.125, 0.25, 0.5, 1.0, 2.0)
+LADDERS = {name: {"rate": RATES, "sigma": SIGMAS} for name in ALL_NAMES}
+"""Ladders of the second contest, on which its search moves."""
 TRAINED, TESTED = 8, (8, 12, 20)
 """Numbers of particles."""
 SYSTEMS = {"train": 2_000, "val": 400, "test": 400}
@@ -50,9 +56,9 @@ def scale() -> Tensor:
     return systems("train").forces.square().mean().sqrt()
 
 
-def make(name: str, sigma: float) -> nn.Module:
-    """Return a model of the contest's size."""
-    return make_model(sized(name, sigma, PARAMETERS))
+def make(row: Row) -> nn.Module:
+    """Return the model of a row, of the contest's size."""
+    return make_model(sized(row["variant"], row["sigma"], PARAMETERS))
 
 
 def batch_loss(model: nn.Module, generator: Generator) -> Tensor:
@@ -99,24 +105,23 @@ FIRST_TASK = Task(
     "charges",
     FILE,
     (),
-    NAMES,
+    KNOBS,
     make,
     batch_loss,
     validate,
     test,
     STEPS,
     SEEDS,
-    settings=tuple(product(TRIED_RATES, TRIED_SIGMAS)),
+    settings=dict.fromkeys(NAMES, tuple(product(TRIED_RATES, TRIED_SIGMAS))),
 )
 SECOND_TASK = replace(
     FIRST_TASK,
     name=f"charges, {AGAIN}",
     part=(AGAIN,),
-    models=ALL_NAMES,
     seeds=FRESH_SEEDS,
     # The setting that all models chose first.
-    settings=((1e-2, 0.5),),
-    search=True,
+    settings=dict.fromkeys(ALL_NAMES, ((1e-2, 0.5),)),
+    ladders=LADDERS,
 )
 
 

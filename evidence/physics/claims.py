@@ -13,8 +13,8 @@ from ..kit.claims import Claim, Sample
 from ..kit.contest import EQUAL_STEPS, EQUAL_TIME
 from ..kit.page import load
 from ..kit.statistics import Rows, paired
+from ..kit.task import BUDGETS
 from .charges import AGAIN, FILE, metric
-from .contest import BUDGETS
 from .models import RELATIVE_ITNET
 
 Results = dict[str, Rows]

@@ -19,7 +19,8 @@ from ..kit.grid import Row, Table
 from ..kit.machine import describe
 from ..kit.page import load
 from ..kit.subject import Options
-from .contest import BATCH, Task, run_task
+from ..kit.task import Task, run_task
+from .charges import BATCH, KNOBS, LADDERS
 from .models import ALL_NAMES, sized
 from .motion_claims import CLAIMS, FILE
 from .moving_models import MovingModel, make_moving
@@ -40,9 +41,9 @@ PARAMETERS, STEPS = 26_000, 1_000
 SEEDS = (200, 201, 202, 203, 204)
 
 
-def make(name: str, sigma: float) -> nn.Module:
-    """Return a model of the contest's size."""
-    return make_moving(sized(name, sigma, PARAMETERS, make_moving))
+def make(row: Row) -> nn.Module:
+    """Return the model of a row, of the contest's size."""
+    return make_moving(sized(row["variant"], row["sigma"], PARAMETERS, make_moving))
 
 
 @cache
@@ -102,7 +103,7 @@ def task_of(law: str) -> Task:
         law,
         FILE,
         (law,),
-        ALL_NAMES,
+        KNOBS,
         make,
         partial(batch_loss, law=law),
         partial(validate, law=law),
@@ -110,8 +111,8 @@ def task_of(law: str) -> Task:
         STEPS,
         SEEDS,
         # The setting that all models chose on charges.
-        settings=((1e-2, 0.5),),
-        search=True,
+        settings=dict.fromkeys(ALL_NAMES, ((1e-2, 0.5),)),
+        ladders=LADDERS,
     )
 
 

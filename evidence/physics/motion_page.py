@@ -18,7 +18,8 @@ from ..kit.claims import claims_tables, primary_texts
 from ..kit.contest import by_model
 from ..kit.machine import machine_line
 from ..kit.page import head, listed, load, spread, table
-from .contest import BATCH, BUDGETS, RATES, SIGMAS
+from ..kit.task import BUDGETS
+from .charges import BATCH, RATES, SIGMAS
 from .models import ALL_NAMES, HEADS
 from .motion import PARAMETERS, SEEDS, STEPS, TASKS
 from .motion_claims import CLAIMS, FILE, results

@@ -9,14 +9,18 @@ from ..kit.claims import claims_tables
 from ..kit.contest import EQUAL_STEPS, EQUAL_TIME, by_model
 from ..kit.machine import machine_line
 from ..kit.page import head, listed, load, spread, table
+from ..kit.task import Task
 from .charges import (
     AGAIN,
+    BATCH,
     FILE,
     FIRST_TASK,
     FRESH_SEEDS,
     PARAMETERS,
+    RATES,
     SECOND_TASK,
     SEEDS,
+    SIGMAS,
     STEPS,
     SYSTEMS,
     TESTED,
@@ -26,7 +30,6 @@ from .charges import (
     metric,
 )
 from .claims import CLAIMS, results
-from .contest import BATCH, RATES, SIGMAS, Task
 from .models import BLOCKS, FREQUENCIES, HEADS, KERNEL_WIDTH, RELATIVE_KERNEL
 
 COMMAND = "python -m evidence run physics charges"
@@ -133,7 +136,7 @@ def page() -> str:
 
 def edge(task: Task, rows: list[dict[str, Any]]) -> str:
     """Say which models chose the largest of a task's rates, beyond which nothing was tried."""
-    largest = max(rate for rate, _ in task.settings)
+    largest = max(rate for settings in task.settings.values() for rate, _ in settings)
     at_edge = []
     for name in task.models:
         rates = {row["rate"] for row in rows if row["variant"] == name}

@@ -20,7 +20,7 @@ DISPLACED = [RELATIVE_ITNET, "softmax, relative", "interaction network", "egnn"]
 
 def model(name):
     torch.manual_seed(0)
-    return motion.make(name, 0.5).double()
+    return motion.make({"variant": name, "sigma": 0.5}).double()
 
 
 def some(points=5):

@@ -10,9 +10,10 @@ import pytest
 import torch
 from evidence.datasets.charges import SOFTENING, law, make_systems
 from evidence.kit.answers import pack
-from evidence.kit.contest import parameters
+from evidence.kit.contest import EQUAL_STEPS, parameters
 from evidence.kit.subject import Options
-from evidence.physics import charges, claims, contest, page
+from evidence.kit.task import best, choose, neighbours
+from evidence.physics import charges, claims, page
 from evidence.physics.models import ALL_NAMES, RELATIVE_ITNET, make_model, sized
 
 from ..tolerances import assert_close
@@ -82,17 +83,18 @@ def test_the_error_of_a_zero_prediction_is_one():
 
 
 def test_a_setting_is_chosen_by_validation_when_all_were_tried():
-    planned = charges.FIRST_TASK.settings
+    task = charges.FIRST_TASK
+    planned = task.settings["egnn"]
     tried = [
         {"variant": "egnn", "rate": rate, "sigma": sigma, "validation": rate * sigma}
         for rate, sigma in planned
     ]
     # A model that diverged is never chosen.
     tried[0]["validation"] = math.nan
-    found = contest.best(tried, "egnn", planned)
+    found = best(task, tried, "egnn", planned)
     assert found == {"variant": "egnn", "rate": 3e-3, "sigma": 0.5}
     with pytest.raises(SystemExit, match=r"expected . tried settings"):
-        contest.best(tried[1:], "egnn", planned)
+        best(task, tried[1:], "egnn", planned)
 
 
 def test_a_search_ends_where_no_neighbour_is_better(monkeypatch, tmp_path):
@@ -103,13 +105,13 @@ def test_a_search_ends_where_no_neighbour_is_better(monkeypatch, tmp_path):
             [row | {"validation": a**2 + b**2} for row, (a, b) in zip(new, off)], options.results
         )
 
-    monkeypatch.setattr(contest, "fill", fill)
+    monkeypatch.setattr("evidence.kit.task.fill", fill)
     task, options = charges.SECOND_TASK, Options(results=tmp_path)
-    found = contest.choose(task, ["egnn"], lambda row: None, options)
+    found = choose(task, ["egnn"], lambda row: None, options)
     assert found == {"egnn": {"variant": "egnn", "rate": 0.1, "sigma": 0.25}}
-    tried = {contest.setting_of(row) for row in task.tuning.rows(tmp_path)}
-    assert contest.neighbours((0.1, 0.25)) <= tried
-    assert len(tried) < len(contest.RATES) * len(contest.SIGMAS) / 2
+    tried = {task.setting_of(row) for row in task.tuning.rows(tmp_path)}
+    assert neighbours(task, "egnn", (0.1, 0.25)) <= tried
+    assert len(tried) < len(charges.RATES) * len(charges.SIGMAS) / 2
 
 
 def test_the_second_contest_keeps_the_rows_of_the_first():
@@ -124,7 +126,7 @@ def test_a_claim_is_positive_where_itnet_errs_less():
         for seed in (0, 1)
         for name, error, values in (("itnet", 0.25, [0.2, 0.3]), ("egnn", 0.75, [0.5, 1.0]))
     ]
-    found = claims.ahead(contest.EQUAL_STEPS, "egnn", "error 8")({contest.EQUAL_STEPS: rows})
+    found = claims.ahead(EQUAL_STEPS, "egnn", "error 8")({EQUAL_STEPS: rows})
     assert found == [0.5, 0.5]
     assert found.samples.shape == (2, 2)
 

@@ -1,15 +1,15 @@
-"""A contest of models of equal size on one task.
+"""Tasks on which models contend: settings, paces, then runs at equal steps and at equal time.
 
-The learning rate and the bandwidth of each model are chosen on validation with seed 0. Then fresh
-seeds are trained with equal steps, and again with equal time. A file of results grows by tried
-settings, paces and runs, and none of them is computed twice.
+The settings of a model are its learning rate and others, such as a bandwidth. They are chosen by
+the error in validation, with seed 0. Neighbours of the best setting are tried as long as one of
+them is better, so that a chosen setting does not lie at the edge of what was tried.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from typing import Any
@@ -19,7 +19,7 @@ from torch import Generator, Tensor, nn
 
 from fredholm.lab.training.grid import Cell, Report
 
-from ..kit.contest import (
+from .contest import (
     EQUAL_STEPS,
     EQUAL_TIME,
     all_tried,
@@ -30,21 +30,19 @@ from ..kit.contest import (
     step_seconds,
     train,
 )
-from ..kit.grid import Row, Table, fill
-from ..kit.subject import Options
+from .grid import Row, Table, fill, say
+from .subject import Options
 
 BUDGETS = (EQUAL_STEPS, EQUAL_TIME)
-BATCH = 32
 TRIAL_STEPS = 30
 """Steps of a trial with ``--small``."""
 ROUNDS, PACED = 7, 30
 """Rounds of timing, which alternate over the models, and steps per round."""
-RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
-SIGMAS = (0.0625, 0.125, 0.25, 0.5, 1.0, 2.0)
-"""Ladders of rates and bandwidths, on which a search moves."""
 
-Setting = tuple[float, float]
-"""A learning rate and the bandwidth of the Fourier features."""
+Setting = tuple[Any, ...]
+"""Values of a task's knobs, in their order; None for a knob that the model does not have."""
+Ladders = Mapping[str, tuple[Any, ...]]
+"""A knob to its values, on which a search moves by one step."""
 
 
 @dataclass(frozen=True)
@@ -55,34 +53,44 @@ class Task:
         name: of the task, which is also part of the names of the runs' folders.
         file: name of the file of results.
         part: keys from the file's root to the task's tables.
-        models: names of the models.
-        make: maps a name and a bandwidth to a model.
+        knobs: fields of a row that are chosen for each model; one of them is ``rate``.
+        make: maps a row with a ``variant`` and the knobs to a model.
         loss: maps a model and a generator to the loss of a batch that is drawn with it.
         validate: maps a trained model to its error in validation.
         test: maps a trained model to the fields of a row, with the answers to all test samples.
         steps: of training, at equal steps.
         seeds: of the tables.
-        settings: rates and bandwidths that are tried first.
-        search: whether the neighbours of the best setting are tried until none of them is better.
+        settings: a model's name to the settings that are tried first.
+        ladders: a model's name to the ladders of its search; a model without them is not searched.
+        tried_steps: of the runs that choose a setting; None for ``steps``.
+        timed: the models train for as long as the fastest of them (``min``) or the slowest
+            (``max``) needs for this number of steps; None for ``steps`` of the fastest.
     """
 
     name: str
     file: str
     part: tuple[str, ...]
-    models: tuple[str, ...]
-    make: Callable[[str, float], nn.Module]
+    knobs: tuple[str, ...]
+    make: Callable[[Row], nn.Module]
     loss: Callable[[nn.Module, Generator], Tensor]
     validate: Callable[[nn.Module], float]
     test: Callable[[nn.Module], Row]
     steps: int
     seeds: tuple[int, ...]
-    settings: tuple[Setting, ...]
-    search: bool = False
+    settings: Mapping[str, tuple[Setting, ...]]
+    ladders: Mapping[str, Ladders] = field(default_factory=dict)
+    tried_steps: int | None = None
+    timed: tuple[Callable[[Iterable[float]], float], int] | None = None
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names of the models."""
+        return tuple(self.settings)
 
     @property
     def tuning(self) -> Table:
         """The tried settings."""
-        return Table(self.file, ("variant", "rate", "sigma"), (*self.part, "tuning"))
+        return Table(self.file, ("variant", *self.knobs), (*self.part, "tuning"))
 
     @property
     def paces(self) -> Table:
@@ -94,10 +102,18 @@ class Task:
         """The runs of both budgets."""
         return Table(self.file, ("variant", "budget", "seed"), (*self.part, "runs"))
 
+    def setting_of(self, row: Row) -> Setting:
+        """Return the setting of a row."""
+        return tuple(row[knob] for knob in self.knobs)
+
+    def row_of(self, name: str, setting: Setting) -> Row:
+        """Return the row of a model with a setting."""
+        return {"variant": name} | dict(zip(self.knobs, setting, strict=True))
+
     def built(self, row: Row, seed: int) -> nn.Module:
         """Return the model of a row, drawn with a seed."""
         torch.manual_seed(seed)
-        return self.make(row["variant"], row["sigma"])
+        return self.make(row)
 
     def fit(self, model: nn.Module, rate: float, seed: int, steps: int) -> float:
         """Train by Adam with one cycle of the rate; return the CPU seconds it took."""
@@ -126,7 +142,10 @@ class Task:
 
 
 def run_task(task: Task, options: Options, **about: Any) -> None:
-    """Train the models of ``--only``, or all: settings, paces, then the seeds of both tables.
+    """Train the models of ``--only``, or all: settings, then the seeds of both tables.
+
+    Equal time needs the paces of all models, hence their chosen settings. It is left out if
+    ``--only`` selects some of them.
 
     ``about`` are further fields at the root of the file of results.
     """
@@ -139,15 +158,20 @@ def run_task(task: Task, options: Options, **about: Any) -> None:
         settings = {"task": task.name} | row | {"steps": row.get("steps", steps)}
         return own_cell(settings, options)
 
-    chosen = choose(task, names, cell, options, **about)
-    measure_paces(task, options)
-    for budget in BUDGETS:
-        counts = steps_of(task, budget, steps, options)
+    def run_budget(budget: str, counts: dict[str, int]) -> None:
         rows = [
             chosen[name] | {"budget": budget, "seed": seed, "steps": counts[name]}
             for seed, name in product(seeds, names)
         ]
         fill(task.runs, rows, task.tested, cell, options)
+
+    chosen = choose(task, names, cell, options, **about)
+    run_budget(EQUAL_STEPS, dict.fromkeys(names, steps))
+    if set(names) != set(task.models):
+        say("equal time needs all models: run the same command without --only")
+        return
+    measure_paces(task, chosen, options)
+    run_budget(EQUAL_TIME, timed_steps(task, steps, options))
 
 
 # --- choosing settings ----------------------------------------------------------------------------
@@ -157,40 +181,47 @@ def choose(
     task: Task, names: list[str], cell: Callable[[Row], Cell], options: Options, **about: Any
 ) -> dict[str, Row]:
     """Try settings until every model has its best one; return its fields of a row by name."""
-    planned = {name: set(task.settings) for name in names}
+    planned = {name: set(task.settings[name]) for name in names}
     while True:
-        fill(task.tuning, tries(planned), task.validated, cell, options, **about)
+        rows = tries(task, planned, options)
+        fill(task.tuning, rows, task.validated, cell, options, **about)
         tried = task.tuning.rows(options.results)
-        chosen = {name: best(tried, name, planned[name]) for name in names}
-        if not task.search or options.small:
+        chosen = {name: best(task, tried, name, planned[name]) for name in names}
+        if options.small:
             return chosen
 
-        wider = {name: planned[name] | neighbours(setting_of(chosen[name])) for name in names}
+        wider = {
+            name: planned[name] | neighbours(task, name, task.setting_of(chosen[name]))
+            for name in names
+        }
         if wider == planned:
             return chosen
         planned = wider
 
 
-def tries(planned: dict[str, set[Setting]]) -> list[Row]:
+def tries(task: Task, planned: dict[str, set[Setting]], options: Options) -> list[Row]:
     """Return a row per model and planned setting."""
+    shorter = {}
+    if task.tried_steps is not None and not options.small:
+        shorter = {"steps": task.tried_steps}
     return [
-        {"variant": name, "rate": rate, "sigma": sigma}
+        task.row_of(name, setting) | shorter
         for name, settings in planned.items()
-        for rate, sigma in sorted(settings)
+        for setting in sorted(settings, key=str)
     ]
 
 
-def best(tried: list[Row], name: str, planned: Iterable[Setting]) -> Row:
+def best(task: Task, tried: list[Row], name: str, planned: Iterable[Setting]) -> Row:
     """Return a model's setting with the least error in validation, as fields of a row.
 
     Raises:
         SystemExit: not all of its planned settings were tried.
     """
     wanted = set(planned)
-    rows = [row for row in tried if row["variant"] == name and setting_of(row) in wanted]
+    rows = [row for row in tried if row["variant"] == name and task.setting_of(row) in wanted]
     all_tried(rows, len(wanted), name)
     row = min(rows, key=_validation)
-    return {key: row[key] for key in ("variant", "rate", "sigma")}
+    return task.row_of(name, task.setting_of(row))
 
 
 def _validation(row: Row) -> float:
@@ -199,25 +230,24 @@ def _validation(row: Row) -> float:
     return error if math.isfinite(error) else math.inf
 
 
-def setting_of(row: Row) -> Setting:
-    """Return the setting of a row."""
-    return row["rate"], row["sigma"]
+def neighbours(task: Task, name: str, setting: Setting) -> set[Setting]:
+    """Return the settings one step away on one of a model's ladders."""
+    found = set()
+    for place, (knob, value) in enumerate(zip(task.knobs, setting, strict=True)):
+        for other in _beside(value, task.ladders.get(name, {}).get(knob, ())):
+            found.add((*setting[:place], other, *setting[place + 1 :]))
+    return found
 
 
-def neighbours(setting: Setting) -> set[Setting]:
-    """Return the settings one step away on one of both ladders.
+def _beside(value: Any, ladder: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the one or two values next to a value of a ladder; none of an empty ladder.
 
     Example:
-        >>> sorted(neighbours((0.3, 0.5)))
-        [(0.1, 0.5), (0.3, 0.25), (0.3, 1.0)]
+        >>> _beside(3, (1, 3, 9)), _beside(9, (1, 3, 9)), _beside(3, ())
+        ((1, 9), (3,), ())
     """
-    rate, sigma = setting
-    rates = {(other, sigma) for other in _beside(rate, RATES)}
-    return rates | {(rate, other) for other in _beside(sigma, SIGMAS)}
-
-
-def _beside(value: float, ladder: tuple[float, ...]) -> tuple[float, ...]:
-    """Return the one or two values next to a value of a ladder."""
+    if not ladder:
+        return ()
     at = ladder.index(value)
     return ladder[max(at - 1, 0) : at] + ladder[at + 1 : at + 2]
 
@@ -225,23 +255,22 @@ def _beside(value: float, ladder: tuple[float, ...]) -> tuple[float, ...]:
 # --- equal time -----------------------------------------------------------------------------------
 
 
-def measure_paces(task: Task, options: Options) -> None:
+def measure_paces(task: Task, chosen: dict[str, Row], options: Options) -> None:
     """Measure the CPU seconds of a training step once, since they determine the second table."""
     if task.paces.rows(options.results):
         return
-    rate, sigma = task.settings[0]
     models = {}
-    for name in task.models:
-        model = task.built({"variant": name, "sigma": sigma}, 0)
-        models[name] = partial(task.fit, model, rate)
+    for name, row in chosen.items():
+        models[name] = partial(task.fit, task.built(row, 0), row["rate"])
     seconds = step_seconds(models, ROUNDS, PACED)
     rows = [{"variant": name, "step": seconds[name]} for name in task.models]
     task.paces.add(rows, options.results)
 
 
-def steps_of(task: Task, budget: str, steps: int, options: Options) -> dict[str, int]:
-    """Return each model's steps: the same, or as many as the fastest model's time allows."""
-    if budget == EQUAL_STEPS:
-        return dict.fromkeys(task.models, steps)
+def timed_steps(task: Task, steps: int, options: Options) -> dict[str, int]:
+    """Return each model's steps at equal time."""
+    of, counted = task.timed or (min, steps)
+    if options.small:
+        counted = steps
     paces = {row["variant"]: row["step"] for row in task.paces.rows(options.results)}
-    return equal_time_steps(paces, steps)
+    return equal_time_steps(paces, counted, of)
