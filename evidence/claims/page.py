@@ -24,7 +24,7 @@ from .rows import Row, answer, papers
 OPEN_VERDICTS = (NOT_RUN, FEW_SEEDS, UNDECIDED, EXPLORED, NO_TEST)
 VERDICTS = (REPRODUCED, CONTRADICTED, *OPEN_VERDICTS, UNTESTABLE)
 PAGES = {
-    "itnet": "[ITNet](itnet.md), [forces](physics.md), [bodies](motion.md)",
+    "itnet": "[ITNet](itnet.md), [forces](physics.md), [bodies](motion.md), [fields](fields.md)",
     "luna": "[LUNA](luna.md), [its kernel](luna-kernel.md), [encoders](luna-encoders.md), [the Arena](lra.md)",
     "ckconv": "[CKConv](ckconv.md), [irregular times](irregular.md)",
     "infsa": "[InfSA](infsa.md), [its contests](infsa-contests.md)",
@@ -93,8 +93,7 @@ Each row is a claim, with the paper's number, ours, and the verdict by the rule 
 Each contest would compare models on a task where an operator should win, with learning rates tuned for each model, at least five new seeds, equal parameters and, in a second table,
 equal time. Contests that have commands are in the tables above.
 
-- **ITNet**: Darcy's flow at 16 and 32, after a search over bandwidth,
-  frequencies, normalisation and depth, compared with the FNO and GNO of `neuraloperator`; dense prediction.
+- **ITNet**: dense prediction.
 - **CKConv**: 30, 50 and 70% lost on raw speech.
 - **LUNA**: Retrieval and Pathfinder.
 - **InfSA, pure and linear**: *pure above softmax* with ten fresh seeds and the first test's 20 epochs; the [contests](infsa-contests.md) have 8; longer

@@ -19,6 +19,7 @@ from ..continuous import claims as continuous
 from ..continuous import contests as evolution
 from ..continuous import layers, plateau
 from ..continuous import page as continuous_page
+from ..fields import claims as fields
 from ..infsa import canvases
 from ..infsa import claims as infsa
 from ..infsa import contests as infsa_contests
@@ -129,6 +130,7 @@ def _sets() -> Iterator[ClaimSet]:
     yield ClaimSet("itnet", "itnet", itnet.CLAIMS, itnet_results())
     yield ClaimSet("physics", "physics", physics.CLAIMS, physics.results())
     yield ClaimSet("motion", "motion", motion.CLAIMS, motion.results())
+    yield ClaimSet("fields", "fields", fields.CLAIMS, fields.results())
     yield ClaimSet("ckconv", "ckconv", ckconv.CLAIMS, ckconv_results())
     yield ClaimSet("irregular", "irregular", irregular.CLAIMS, irregular.results())
 

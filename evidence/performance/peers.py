@@ -51,6 +51,19 @@ def peer(name: str) -> Any | None:
         return None
 
 
+def row_means(values: Tensor, splits: Tensor, **options: Any) -> Tensor:
+    """Return the means of values (B, E, c) between ``splits`` (B, N + 1) or (N + 1,).
+
+    It takes the place of neuraloperator's ``segment_csr``, which loops over rows in Python where
+    torch-scatter is not installed. All signals of a batch have the same splits.
+    """
+    splits = splits.reshape(-1, splits.shape[-1])[0]
+    counts = splits.diff()
+    rows = torch.arange(len(counts), device=values.device).repeat_interleave(counts)
+    total = values.new_zeros(values.shape[0], len(counts), values.shape[2])
+    return total.index_add(1, rows, values) / counts.clamp(min=1)[:, None]
+
+
 class Way(NamedTuple):
     """One way to compute a function, and the tensors to differentiate by; the signal comes first."""
 

@@ -14,7 +14,7 @@ from fredholm.domain import Domain
 from fredholm.kernels import HiddenKernel, SoftmaxKernel
 from fredholm.operators import IntegralOperator
 
-from ..performance.peers import DiagonalKernel, peer
+from ..performance.peers import DiagonalKernel, peer, row_means
 
 Call = Callable[[], Tensor]
 
@@ -109,14 +109,8 @@ def kernel_integral(nodes: int, neighbours: int, dim: int, width: int, *, loop: 
     near = {"neighbors_index": edges.source, "neighbors_row_splits": edges.ptr}
     original = module.segment_csr
 
-    def fast(values: Tensor, ptr: Tensor, **options: Any) -> Tensor:
-        """Return the mean of values (B, E, c) over each row of ``ptr``."""
-        total = values.new_zeros(values.shape[0], edges.rows, values.shape[2])
-        total = total.index_add(1, edges.targets(), values)
-        return total / edges.degrees()[:, None]
-
     def call() -> Tensor:
-        module.segment_csr = original if loop else fast
+        module.segment_csr = original if loop else row_means
         try:
             return theirs(points, near, f_y=u)
         finally:

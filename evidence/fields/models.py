@@ -1,0 +1,168 @@
+"""Models from a field to a field on the same grid, (S, 1, n, m) to (S, 1, n, m).
+
+- ``itnet``: the library's operator with one head, whose kernel is a matrix for every two points.
+- ``softmax``: the library's attention.
+- ``gno``: neuraloperator's ``GNOBlock``, the ancestor of ITNet: a network of two positions within a
+  radius, one number per channel.
+- ``fno``: neuraloperator's ``FNO``.
+
+The first three have the same residual blocks of an interaction and a network per point, and receive
+Fourier features of the positions. FNO appends positions by itself.
+
+References: Li et al. 2020 (graph neural operators); Li et al. 2021 (Fourier neural operators).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fredholm import Domain
+from fredholm.kernels import FourierFeatures
+from fredholm.operators import create_operator
+
+from ..kit.contest import parameters
+from ..kit.grid import Row
+from ..performance.peers import peer, row_means
+
+KERNEL_WIDTH = 12
+"""Hidden units of the kernels of ITNet."""
+GNO_WIDTH = 32
+"""Hidden units of the kernels of GNO."""
+SOFTMAX_HEADS = 4
+POSITIONS = ("query_position", "key_position", "relative", "distance")
+"""Inputs of ITNet's kernel without features."""
+WIDE = "fno, wide"
+"""FNO with more parameters than the other models."""
+POSITIONS_ALONE, BOTH_ENDS = "positions", "both ends"
+"""What ITNet's kernel reads: positions alone, or also the features of both ends."""
+
+
+def available() -> bool:
+    """Return whether neuraloperator is installed."""
+    return peer("neuralop") is not None
+
+
+def network(d_in: int, hidden: int, d_out: int) -> nn.Sequential:
+    """Return a network with one hidden layer."""
+    return nn.Sequential(nn.Linear(d_in, hidden), nn.GELU(), nn.Linear(hidden, d_out))
+
+
+class GraphOperator(nn.Module):
+    """neuraloperator's integral over the points within a radius, a mean, beside W u."""
+
+    def __init__(self, row: Row, dim: int):
+        super().__init__()
+        gno: Any = peer("neuralop.layers.gno_block")
+        transform: Any = peer("neuralop.layers.integral_transform")
+        # The same means in one call, so that its time is not that of a loop.
+        transform.segment_csr = row_means
+        inputs = 8 * row["frequencies"]
+        self.residual = nn.Linear(dim, dim)
+        self.block = gno.GNOBlock(
+            dim,
+            dim,
+            2,
+            row["radius"],
+            reduction="mean",
+            pos_embedding_type="nerf",
+            pos_embedding_channels=row["frequencies"],
+            channel_mlp_layers=[inputs, GNO_WIDTH, dim],
+            use_torch_scatter_reduce=False,
+            use_open3d_neighbor_search=False,
+        )
+
+    def forward(self, h: Tensor, domain: Domain) -> Tensor:
+        positions = domain.positions.to(h)
+        return self.residual(h) + self.block(positions, positions, h)
+
+
+def interaction(row: Row, dim: int) -> nn.Module:
+    """Return the interaction of a block: a module of features and their domain."""
+    name = row["variant"]
+    if name == "gno":
+        return GraphOperator(row, dim)
+    if name == "softmax":
+        return create_operator(name, dim, SOFTMAX_HEADS)
+    options: dict[str, Any] = {}
+    if row["reads"] == POSITIONS_ALONE:
+        options["groups"] = POSITIONS
+    return create_operator(
+        name,
+        dim,
+        1,
+        position_dim=2,
+        width=KERNEL_WIDTH,
+        frequencies=row["frequencies"],
+        sigma=row["sigma"],
+        **options,
+    )
+
+
+class FieldModel(nn.Module):
+    """An embedding, residual blocks of an interaction and a network per point, and a readout."""
+
+    def __init__(self, row: Row, dim: int):
+        super().__init__()
+        # GNO's ladder of frequencies is that of its kernel, which has no bandwidth.
+        sigma, frequencies = row["sigma"] or 1.0, row["frequencies"]
+        self.fourier = FourierFeatures(2, frequencies, sigma)
+        self.embed = nn.Linear(1 + 2 + 2 * frequencies, dim)
+        blocks = range(row["depth"])
+
+        def norm() -> nn.Module:
+            return nn.LayerNorm(dim) if row["norm"] == "layer" else nn.Identity()
+
+        self.interactions = nn.ModuleList(interaction(row, dim) for _ in blocks)
+        self.networks = nn.ModuleList(network(dim, 2 * dim, dim) for _ in blocks)
+        self.norms = nn.ModuleList(norm() for _ in range(2 * row["depth"] + 1))
+        self.readout = network(dim, 2 * dim, 1)
+
+    def forward(self, fields: Tensor) -> Tensor:
+        extents = fields.shape[2:]
+        domain = Domain.grid(*extents)
+        positions = domain.positions.to(fields)
+        places = torch.cat([positions, self.fourier(positions)], -1)
+        values = fields.flatten(2).mT
+        h = self.embed(torch.cat([values, places.expand(len(values), -1, -1)], -1))
+        for block, (interact, per_point) in enumerate(zip(self.interactions, self.networks)):
+            h = h + interact(self.norms[2 * block](h), domain)
+            h = h + per_point(self.norms[2 * block + 1](h))
+        return self.readout(self.norms[-1](h)).mT.unflatten(-1, extents)
+
+
+def make_fno(row: Row, dim: int) -> nn.Module:
+    """Return neuraloperator's FNO."""
+    models: Any = peer("neuralop.models")
+    modes = row["modes"]
+    norm = "instance_norm" if row["norm"] == "instance" else None
+    return models.FNO(
+        n_modes=(modes, modes),
+        in_channels=1,
+        out_channels=1,
+        hidden_channels=dim,
+        n_layers=row["depth"],
+        norm=norm,
+    )
+
+
+def make_model(row: Row, dim: int) -> nn.Module:
+    """Return the model of a row with a width."""
+    if row["variant"] in ("fno", WIDE):
+        return make_fno(row, dim)
+    return FieldModel(row, dim)
+
+
+def sized(row: Row, target: int) -> int:
+    """Return the width that brings a model's number of parameters nearest to ``target``."""
+    step = SOFTMAX_HEADS if row["variant"] == "softmax" else 1
+    best, least = step, float("inf")
+    for dim in range(step, 161, step):
+        off = abs(parameters(make_model(row, dim)) - target)
+        if off > least:
+            # Every further width has more parameters.
+            break
+        best, least = dim, off
+    return best

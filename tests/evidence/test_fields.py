@@ -1,0 +1,130 @@
+"""Models from fields to fields, their contest, and the page of its results."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from evidence.fields import claims, darcy, models, page
+from evidence.kit.answers import pack
+from evidence.kit.contest import EQUAL_STEPS, parameters
+from evidence.kit.grid import Row
+from evidence.kit.subject import Options
+from evidence.kit.task import run_task
+from evidence.performance.peers import row_means
+
+from ..tolerances import assert_close
+
+OURS = ("itnet", "softmax")
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """Fields of 4 × 4 whose pressure is twice the medium."""
+
+    def known(split, resolution=claims.TRAINED):
+        generator = torch.Generator().manual_seed(resolution)
+        media = torch.randn(6, 1, 4, 4, generator=generator)
+        return darcy.Pairs(media, 2 * media)
+
+    monkeypatch.setattr(darcy, "known", known)
+
+
+def started(name: str) -> Row:
+    return darcy.TASK.row_of(name, darcy.STARTS[name])
+
+
+@pytest.mark.parametrize("name", darcy.TASK.models)
+def test_models_have_their_size_and_read_finer_grids(name):
+    if name not in OURS and not models.available():
+        pytest.skip("neuraloperator is not installed")
+    row = started(name)
+    model = darcy.make(row)
+    target = darcy.WIDE_PARAMETERS if name == models.WIDE else darcy.PARAMETERS
+    assert abs(parameters(model) / target - 1) < 0.05
+    for side in (8, 12):
+        assert model(torch.randn(2, 1, side, side)).shape == (2, 1, side, side)
+
+
+@pytest.mark.parametrize("name", darcy.TASK.models)
+def test_every_start_lies_on_its_ladders(name):
+    row = started(name)
+    for knob in darcy.KNOBS:
+        ladder = darcy.LADDERS[name].get(knob)
+        if ladder is None:
+            assert row[knob] is None
+        else:
+            assert row[knob] in ladder
+
+
+def test_itnet_without_features_reads_positions_alone():
+    row = started("itnet") | {"reads": models.POSITIONS_ALONE}
+    assert models.interaction(row, 8).kernel.groups == models.POSITIONS
+
+
+def test_row_means_are_those_of_every_row():
+    values = torch.randn(2, 6, 3)
+    splits = torch.tensor([0, 2, 2, 6])
+    expected = torch.stack([values[:, :2].mean(1), torch.zeros(2, 3), values[:, 2:].mean(1)], 1)
+    assert_close(row_means(values, splits), expected)
+    assert_close(row_means(values, splits.repeat(2, 1)), expected)
+
+
+def test_errors_are_relative_to_each_sample():
+    true = torch.ones(2, 1, 2, 2) * torch.tensor([1.0, 10.0])[:, None, None, None]
+    assert_close(darcy.relative_errors(1.5 * true, true), torch.tensor([0.5, 0.5]))
+
+
+def test_the_error_of_an_exact_model_is_zero(tiny):
+    assert darcy.errors(Twice(), "val") == [0.0] * 6
+
+
+def test_the_control_answers_the_mean_pressure(tiny):
+    found = darcy.constant_errors()
+    pairs = darcy.known("train")
+    expected = darcy.relative_errors(pairs.pressures.mean(0, keepdim=True), pairs.pressures)
+    assert found[claims.TRAINED] == pytest.approx(expected.tolist())
+
+
+def test_a_contest_stores_every_answer(tiny, tmp_path):
+    settings = {name: (darcy.STARTS[name],) for name in OURS}
+    task = replace(darcy.TASK, settings=settings)
+    options = Options(results=tmp_path, runs=tmp_path / "runs", small=True)
+    run_task(task, options)
+    rows = task.runs.rows(tmp_path)
+    assert {(row["variant"], row["budget"]) for row in rows} == {
+        (name, budget) for name in OURS for budget in ("equal steps", "equal time")
+    }
+    assert all(set(row["answers"]) == {"error 16", "error 32"} for row in rows)
+
+
+def test_some_models_alone_are_not_compared_at_equal_time(tiny, tmp_path, capsys):
+    settings = {name: (darcy.STARTS[name],) for name in OURS}
+    task = replace(darcy.TASK, settings=settings)
+    options = Options(results=tmp_path, runs=tmp_path / "runs", small=True, only=("softmax",))
+    run_task(task, options)
+    assert {row["budget"] for row in task.runs.rows(tmp_path)} == {EQUAL_STEPS}
+    assert "without --only" in capsys.readouterr().out
+
+
+def test_a_claim_is_positive_where_itnet_errs_less():
+    rows = [
+        {"variant": name, "seed": seed, "error 16": error, "answers": {"error 16": pack(values)}}
+        for seed in (0, 1)
+        for name, error, values in (("itnet", 0.25, [0.2, 0.3]), ("gno", 0.75, [0.5, 1.0]))
+    ]
+    found = claims.ahead(EQUAL_STEPS, "gno", 16)({EQUAL_STEPS: rows})
+    assert found == [0.5, 0.5]
+
+
+def test_the_page_shows_settings_from_the_best_to_the_worst():
+    rows = [started("fno") | {"validation": error} for error in (0.2, 0.1)]
+    shown = page.tries(rows)
+    assert shown.index("10.00") < shown.index("20.00")
+    assert "fno | rate 0.01, depth 4, norm none, modes 8" in shown
+
+
+class Twice(torch.nn.Module):
+    def forward(self, fields):
+        return 2 * fields
