@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Iterable
 from typing import Any
 
 from ..datasets.charges import LEAST, MOST, SOFTENING
@@ -34,6 +36,8 @@ from .models import BLOCKS, FREQUENCIES, HEADS, KERNEL_WIDTH, RELATIVE_KERNEL
 
 COMMAND = "python -m evidence run physics charges"
 NOT_RUN = "Not run yet."
+DIVERGED = 10.0
+"""An error above ten times the mean square, whose mean over seeds says nothing."""
 TEXT = """{head}The force on a particle is a sum over all other particles of a function of both: an integral operator whose kernel depends on both ends.
 Does ITNet, whose kernel is learned, fit such forces better than other models of the same size? `{command}`
 
@@ -167,6 +171,20 @@ def scores(rows: list[dict[str, Any]]) -> str:
     return score_table(SECOND_TASK.models, rows, columns)
 
 
+def error(values: Iterable[float]) -> str:
+    """Format errors of several seeds in percent; after a seed diverged, their median and range.
+
+    Example:
+        >>> error([0.01, 0.02]), error([0.01, 0.5, 4e7])
+        ('1.50 ± 0.71', 'median 50.00 (1.00 to 4e+09)')
+    """
+    known = list(values)
+    if max(known) < DIVERGED:
+        return spread(known, digits=2)
+    median, least, most = statistics.median(known), min(known), max(known)
+    return f"median {100 * median:.2f} ({100 * least:.2f} to {100 * most:.0e})"
+
+
 def score_table(
     models: tuple[str, ...], rows: list[dict[str, Any]], columns: dict[str, str]
 ) -> str:
@@ -180,7 +198,7 @@ def score_table(
     lines = []
     for name, runs in by_model(rows, models).items():
         first = runs[0]
-        errors = [spread((run[key] for run in runs), digits=2) for key in columns.values()]
+        errors = [error(run[key] for run in runs) for key in columns.values()]
         seconds = spread((run["seconds"] for run in runs), scale=1.0)
         facts = first["steps"], seconds, len(runs), f"{first['parameters']:,}"
         lines.append((name, *errors, *facts, first["rate"], first["sigma"]))
