@@ -34,6 +34,7 @@ class Place:
 
 
 CHARGES = "physics: Charges, larger rates, {} particles{}, equal steps: ITNet of displacements is ahead of {}"
+BODIES = "motion: Gravity, 8 bodies, {}, equal steps: ITNet is ahead of {}"
 INTERPOLATED = "ahead of a GRU and a TCN that read series resampled to the rate of training"
 PLATEAU = "plateau: Sentences: trained with 2 to 8 steps"
 LAYERS = "layers: Sentences"
@@ -41,16 +42,21 @@ PLACES = (
     Place(
         "itnet",
         "forces between charges, by a kernel without absolute positions, relative to attention with "
-        "displacements and to an interaction network",
-        tuple(
-            CHARGES.format(8, "", other)
-            for other in ("attention with relative positions", "an interaction network")
+        "displacements and to an interaction network; rollouts of bodies under gravity, relative to "
+        "an interaction network",
+        (
+            CHARGES.format(8, "", "attention with relative positions"),
+            CHARGES.format(8, "", "an interaction network"),
+            BODIES.format("rollout of 50 steps", "an interaction network"),
         ),
-        "the same, relative to EGNN, whose forces turn with the system; with more particles than in "
-        "training, relative to an interaction network",
+        "forces, relative to EGNN, whose forces turn with the system; with more particles than in "
+        "training, relative to an interaction network; bodies under gravity, relative to attention "
+        "with displacements and to EGNN",
         (
             CHARGES.format(8, "", "EGNN"),
             CHARGES.format(12, ", never seen", "an interaction network"),
+            BODIES.format("one step", "attention with relative positions"),
+            BODIES.format("one step", "EGNN"),
         ),
         "itnet",
     ),
