@@ -1,6 +1,6 @@
-"""The claims about fields, all named on 29 November 2026, before the first run.
+"""The claims about fields, all named on 29 November 2026, before the first recorded run.
 
-ITNet's kernel contains that of a graph neural operator: a matrix instead of a number per channel,
+ITNet's kernel generalises that of a graph neural operator: a matrix instead of a number per channel,
 and features of both ends beside the positions.
 """
 
@@ -11,14 +11,20 @@ from ..kit.contest import EQUAL_STEPS, EQUAL_TIME
 from ..kit.page import load
 from ..kit.statistics import Rows, paired
 from ..kit.task import BUDGETS
+from .models import WIDE
 
 FILE = "fields.json"
-TRAINED, TESTED = 16, (16, 32)
-"""Sides of the grids."""
+TRAINED = 16
+"""Side of the grid in training."""
+TESTED = (16, 32)
 CONSTANT = "mean pressure"
 """The control without training."""
-TITLES = {"gno": "a graph neural operator", "fno": "a Fourier neural operator"}
-TITLES |= {"softmax": "softmax attention", "fno, wide": "a Fourier neural operator of 300,000"}
+TITLES = {
+    "gno": "a graph neural operator",
+    "fno": "a Fourier neural operator",
+    WIDE: "a Fourier neural operator with ten times the parameters",
+    "softmax": "softmax attention",
+}
 
 
 def metric(resolution: int) -> str:
@@ -43,7 +49,7 @@ def claim(
     """Return the claim that ITNet's error is smaller than another model's."""
     grid = f"{resolution} × {resolution}"
     if resolution != TRAINED:
-        grid += ", never seen"
+        grid += ", not used in training"
     text = f"Darcy's flow, {grid}, {budget}: ITNet is ahead of {TITLES[other]}"
     return Claim(text, "no number", ahead(budget, other, resolution), primary=primary)
 
@@ -55,9 +61,9 @@ CLAIMS = [
     claim("fno", 32, primary=True),
     claim("gno", 16, EQUAL_TIME, primary=True),
     claim("softmax", 16),
-    claim("fno, wide", 16),
+    claim(WIDE, 16),
     claim("softmax", 32),
-    claim("fno, wide", 32),
+    claim(WIDE, 32),
     claim("fno", 16, EQUAL_TIME),
     claim("softmax", 16, EQUAL_TIME),
     claim("gno", 32, EQUAL_TIME),

@@ -1,13 +1,14 @@
 """Models from a field to a field on the same grid, (S, 1, n, m) to (S, 1, n, m).
 
-- ``itnet``: the library's operator with one head, whose kernel is a matrix for every two points.
+- ``itnet``: the library's operator with one head, whose kernel is a matrix per pair of points.
 - ``softmax``: the library's attention.
-- ``gno``: neuraloperator's ``GNOBlock``, the ancestor of ITNet: a network of two positions within a
-  radius, one number per channel.
+- ``gno``: neuraloperator's ``GNOBlock``, an ancestor of ITNet: a network of two positions within a
+  radius, with one number per channel.
 - ``fno``: neuraloperator's ``FNO``.
 
 The first three have the same residual blocks of an interaction and a network per point, and receive
-Fourier features of the positions. FNO appends positions by itself.
+Fourier features of the positions. FNO appends positions by itself. A field's values lie at the
+nodes i / n of its grid, not at the centres of cells.
 
 References: Li et al. 2020 (graph neural operators); Li et al. 2021 (Fourier neural operators).
 """
@@ -32,6 +33,9 @@ KERNEL_WIDTH = 12
 GNO_WIDTH = 32
 """Hidden units of the kernels of GNO."""
 SOFTMAX_HEADS = 4
+FEATURES = (8, 1.0)
+"""Frequencies and bandwidth of the Fourier features at a point, for models with a kernel of their
+own frequencies."""
 POSITIONS = ("query_position", "key_position", "relative", "distance")
 """Inputs of ITNet's kernel without features."""
 WIDE = "fno, wide"
@@ -45,13 +49,24 @@ def available() -> bool:
     return peer("neuralop") is not None
 
 
+def nodes(*extents: int) -> Tensor:
+    """Return the nodes i / n of a grid on the unit square, row-major, (n·m, 2).
+
+    Example:
+        >>> nodes(1, 2).tolist()
+        [[0.0, 0.0], [0.0, 0.5]]
+    """
+    axes = [torch.arange(extent) / extent for extent in extents]
+    return torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).flatten(0, 1)
+
+
 def network(d_in: int, hidden: int, d_out: int) -> nn.Sequential:
     """Return a network with one hidden layer."""
     return nn.Sequential(nn.Linear(d_in, hidden), nn.GELU(), nn.Linear(hidden, d_out))
 
 
 class GraphOperator(nn.Module):
-    """neuraloperator's integral over the points within a radius, a mean, beside W u."""
+    """W u plus neuraloperator's mean over the points within a radius."""
 
     def __init__(self, row: Row, dim: int):
         super().__init__()
@@ -59,7 +74,9 @@ class GraphOperator(nn.Module):
         transform: Any = peer("neuralop.layers.integral_transform")
         # The same means in one call, so that its time is not that of a loop.
         transform.segment_csr = row_means
-        inputs = 8 * row["frequencies"]
+        levels = row["levels"]
+        # Sines and cosines of two coordinates at either end.
+        inputs = 8 * levels
         self.residual = nn.Linear(dim, dim)
         self.block = gno.GNOBlock(
             dim,
@@ -68,7 +85,7 @@ class GraphOperator(nn.Module):
             row["radius"],
             reduction="mean",
             pos_embedding_type="nerf",
-            pos_embedding_channels=row["frequencies"],
+            pos_embedding_channels=levels,
             channel_mlp_layers=[inputs, GNO_WIDTH, dim],
             use_torch_scatter_reduce=False,
             use_open3d_neighbor_search=False,
@@ -106,8 +123,10 @@ class FieldModel(nn.Module):
 
     def __init__(self, row: Row, dim: int):
         super().__init__()
-        # GNO's ladder of frequencies is that of its kernel, which has no bandwidth.
-        sigma, frequencies = row["sigma"] or 1.0, row["frequencies"]
+        frequencies, sigma = FEATURES
+        if row["variant"] == "softmax":
+            # It has no kernel of positions: its settings are those of the features.
+            frequencies, sigma = row["frequencies"], row["sigma"]
         self.fourier = FourierFeatures(2, frequencies, sigma)
         self.embed = nn.Linear(1 + 2 + 2 * frequencies, dim)
         blocks = range(row["depth"])
@@ -122,8 +141,8 @@ class FieldModel(nn.Module):
 
     def forward(self, fields: Tensor) -> Tensor:
         extents = fields.shape[2:]
-        domain = Domain.grid(*extents)
-        positions = domain.positions.to(fields)
+        positions = nodes(*extents).to(fields)
+        domain = Domain.points(positions, measure="uniform")
         places = torch.cat([positions, self.fourier(positions)], -1)
         values = fields.flatten(2).mT
         h = self.embed(torch.cat([values, places.expand(len(values), -1, -1)], -1))
@@ -145,6 +164,7 @@ def make_fno(row: Row, dim: int) -> nn.Module:
         hidden_channels=dim,
         n_layers=row["depth"],
         norm=norm,
+        domain_padding=row["padding"],
     )
 
 

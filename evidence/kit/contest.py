@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from time import process_time
-from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from fredholm.lab.training.grid import Cell, safe_name
 
@@ -22,20 +22,26 @@ CLIP = 1.0
 
 Train = Callable[[int, int], float]
 """Trains a model with a seed for a number of steps, and returns the CPU seconds that it took."""
+Reference = Callable[[Iterable[float]], float]
+"""``min`` or ``max``: chooses a time among those of all models."""
 
 
 # --- training -------------------------------------------------------------------------------------
 
 
-def one_cycle(optimizer: torch.optim.Optimizer, rate: float, steps: int) -> Any:
-    """Return a schedule of one cycle, whose rate rises in the first tenth of the steps."""
-    return torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps, pct_start=0.1)
+def one_cycle(optimizer: torch.optim.Optimizer, rate: float, steps: int) -> LRScheduler:
+    """Return a schedule of one cycle, whose rate rises in the first tenth of the steps.
+
+    It rises for two steps at least, since the schedule divides by one less.
+    """
+    rise = max(0.1, 2 / steps)
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps, pct_start=rise)
 
 
 def train(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    schedule: Any,
+    schedule: LRScheduler,
     loss: Callable[[Generator], Tensor],
     *,
     seed: int,
@@ -44,7 +50,7 @@ def train(
     """Train a model; return the CPU seconds that it took.
 
     Args:
-        model: whose gradients are clipped.
+        model: the model; its gradients are clipped to a norm of :data:`CLIP`.
         optimizer: of its parameters.
         schedule: advances after every step.
         loss: returns the loss of a batch, which it draws with the generator.
@@ -65,8 +71,8 @@ def train(
 
 
 def parameters(model: nn.Module) -> int:
-    """Return the number of trained parameters."""
-    return sum(p.numel() for p in model.parameters())
+    """Return the number of real parameters; a complex one counts twice."""
+    return sum(p.numel() * (1 + p.is_complex()) for p in model.parameters())
 
 
 # --- choice of settings, and rows -----------------------------------------------------------------
@@ -109,7 +115,7 @@ def by_model(rows: Iterable[Row], names: Iterable[str]) -> dict[str, list[Row]]:
 def step_seconds(models: Mapping[str, Train], rounds: int, steps: int) -> dict[str, float]:
     """Return the CPU seconds of each model's training step, medians over rounds.
 
-    The rounds alternate between the models, since other work on the machine slows some of them.
+    The rounds alternate between the models, so that other work on the machine slows all of them.
     The number of a round is its seed, so that all models read the same batches in it.
 
     Args:
@@ -129,20 +135,20 @@ def step_seconds(models: Mapping[str, Train], rounds: int, steps: int) -> dict[s
 
 
 def equal_time_steps(
-    seconds: Mapping[str, float], steps: int, of: Callable[[Iterable[float]], float] = min
+    seconds: Mapping[str, float], steps: int, reference: Reference = min
 ) -> dict[str, int]:
-    """Return each model's steps in the time that one of them needs for ``steps`` of its own.
+    """Return the steps that each model can do in the time of one of them, at least two.
 
     Args:
-        seconds: of each model's training step.
-        steps: of the model whose time all others get.
-        of: ``min`` for the time of the fastest model, ``max`` for that of the slowest.
+        seconds: per training step, by model.
+        steps: of the model whose time all get.
+        reference: ``min`` if this is the fastest model, ``max`` if it is the slowest.
 
     Example:
         >>> equal_time_steps({"slow": 3.0, "fast": 1.0, "stuck": 1_000.0}, 30)
-        {'slow': 10, 'fast': 30, 'stuck': 1}
-        >>> equal_time_steps({"slow": 3.0, "fast": 1.0}, 30, of=max)
+        {'slow': 10, 'fast': 30, 'stuck': 2}
+        >>> equal_time_steps({"slow": 3.0, "fast": 1.0}, 30, reference=max)
         {'slow': 30, 'fast': 90}
     """
-    allowed = of(seconds.values())
-    return {name: max(1, round(steps * allowed / pace)) for name, pace in seconds.items()}
+    allowed = reference(seconds.values())
+    return {name: max(2, round(steps * allowed / pace)) for name, pace in seconds.items()}

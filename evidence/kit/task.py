@@ -1,8 +1,9 @@
-"""Tasks on which models contend: settings, paces, then runs at equal steps and at equal time.
+"""Tasks of contests: every model is tuned, then compared at equal steps and at equal time.
 
 The settings of a model are its learning rate and others, such as a bandwidth. They are chosen by
-the error in validation, with seed 0. Neighbours of the best setting are tried as long as one of
-them is better, so that a chosen setting does not lie at the edge of what was tried.
+the error in validation, with seed 0. A search tries the adjacent settings of the best one, one step
+away on one of its ladders, as long as one of them is better. What it chooses thus lies inside of
+what was tried, or at the end of a ladder.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from itertools import product
 from typing import Any
 
 import torch
+from filelock import FileLock
 from torch import Generator, Tensor, nn
 
 from fredholm.lab.training.grid import Cell, Report
@@ -22,6 +24,7 @@ from fredholm.lab.training.grid import Cell, Report
 from .contest import (
     EQUAL_STEPS,
     EQUAL_TIME,
+    Reference,
     all_tried,
     equal_time_steps,
     one_cycle,
@@ -62,9 +65,9 @@ class Task:
         seeds: of the tables.
         settings: a model's name to the settings that are tried first.
         ladders: a model's name to the ladders of its search; a model without them is not searched.
-        tried_steps: of the runs that choose a setting; None for ``steps``.
-        timed: the models train for as long as the fastest of them (``min``) or the slowest
-            (``max``) needs for this number of steps; None for ``steps`` of the fastest.
+        tried_steps: of training in the runs that choose a setting; None for ``steps``.
+        timed_steps: at equal time, of the model whose time all get; None for ``steps``.
+        reference: ``min`` if that is the fastest model, ``max`` if it is the slowest.
     """
 
     name: str
@@ -80,7 +83,8 @@ class Task:
     settings: Mapping[str, tuple[Setting, ...]]
     ladders: Mapping[str, Ladders] = field(default_factory=dict)
     tried_steps: int | None = None
-    timed: tuple[Callable[[Iterable[float]], float], int] | None = None
+    timed_steps: int | None = None
+    reference: Reference = min
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -88,17 +92,17 @@ class Task:
         return tuple(self.settings)
 
     @property
-    def tuning(self) -> Table:
+    def tuning_table(self) -> Table:
         """The tried settings."""
         return Table(self.file, ("variant", *self.knobs), (*self.part, "tuning"))
 
     @property
-    def paces(self) -> Table:
+    def paces_table(self) -> Table:
         """The seconds of a step of each model."""
         return Table(self.file, ("variant",), (*self.part, "paces"))
 
     @property
-    def runs(self) -> Table:
+    def runs_table(self) -> Table:
         """The runs of both budgets."""
         return Table(self.file, ("variant", "budget", "seed"), (*self.part, "runs"))
 
@@ -110,7 +114,7 @@ class Task:
         """Return the row of a model with a setting."""
         return {"variant": name} | dict(zip(self.knobs, setting, strict=True))
 
-    def built(self, row: Row, seed: int) -> nn.Module:
+    def build(self, row: Row, seed: int) -> nn.Module:
         """Return the model of a row, drawn with a seed."""
         torch.manual_seed(seed)
         return self.make(row)
@@ -122,12 +126,12 @@ class Task:
         loss = partial(self.loss, model)
         return train(model, optimizer, schedule, loss, seed=seed, steps=steps)
 
-    def validated(self, cell: Cell, report: Report) -> Row:
+    def train_and_validate(self, cell: Cell, report: Report) -> Row:
         """Train with seed 0 and validate."""
         found, model = self._trained(cell, 0)
         return found | {"validation": self.validate(model)}
 
-    def tested(self, cell: Cell, report: Report) -> Row:
+    def train_and_test(self, cell: Cell, report: Report) -> Row:
         """Train and test."""
         found, model = self._trained(cell, cell.settings["seed"])
         return found | self.test(model)
@@ -136,13 +140,13 @@ class Task:
         """Train the model of a cell; return its cost and the model."""
         cell.place.mkdir(parents=True, exist_ok=True)
         settings = cell.settings
-        model = self.built(settings, seed)
+        model = self.build(settings, seed)
         seconds = self.fit(model, settings["rate"], seed, settings["steps"])
         return {"seconds": round(seconds, 2), "parameters": parameters(model)}, model
 
 
 def run_task(task: Task, options: Options, **about: Any) -> None:
-    """Train the models of ``--only``, or all: settings, then the seeds of both tables.
+    """Tune the models of ``--only``, or all, then run all seeds at equal steps and at equal time.
 
     Equal time needs the paces of all models, hence their chosen settings. It is left out if
     ``--only`` selects some of them.
@@ -158,20 +162,20 @@ def run_task(task: Task, options: Options, **about: Any) -> None:
         settings = {"task": task.name} | row | {"steps": row.get("steps", steps)}
         return own_cell(settings, options)
 
-    def run_budget(budget: str, counts: dict[str, int]) -> None:
+    def run_budget(budget: str, chosen: dict[str, Row], counts: dict[str, int]) -> None:
         rows = [
             chosen[name] | {"budget": budget, "seed": seed, "steps": counts[name]}
             for seed, name in product(seeds, names)
         ]
-        fill(task.runs, rows, task.tested, cell, options)
+        fill(task.runs_table, rows, task.train_and_test, cell, options)
 
     chosen = choose(task, names, cell, options, **about)
-    run_budget(EQUAL_STEPS, dict.fromkeys(names, steps))
+    run_budget(EQUAL_STEPS, chosen, dict.fromkeys(names, steps))
     if set(names) != set(task.models):
         say("equal time needs all models: run the same command without --only")
         return
     measure_paces(task, chosen, options)
-    run_budget(EQUAL_TIME, timed_steps(task, steps, options))
+    run_budget(EQUAL_TIME, chosen, timed_steps(task, steps, options))
 
 
 # --- choosing settings ----------------------------------------------------------------------------
@@ -180,18 +184,18 @@ def run_task(task: Task, options: Options, **about: Any) -> None:
 def choose(
     task: Task, names: list[str], cell: Callable[[Row], Cell], options: Options, **about: Any
 ) -> dict[str, Row]:
-    """Try settings until every model has its best one; return its fields of a row by name."""
+    """Try settings until every model has its best one; return the models' rows by name."""
     planned = {name: set(task.settings[name]) for name in names}
     while True:
         rows = tries(task, planned, options)
-        fill(task.tuning, rows, task.validated, cell, options, **about)
-        tried = task.tuning.rows(options.results)
+        fill(task.tuning_table, rows, task.train_and_validate, cell, options, **about)
+        tried = task.tuning_table.rows(options.results)
         chosen = {name: best(task, tried, name, planned[name]) for name in names}
         if options.small:
             return chosen
 
         wider = {
-            name: planned[name] | neighbours(task, name, task.setting_of(chosen[name]))
+            name: planned[name] | adjacent(task, name, task.setting_of(chosen[name]))
             for name in names
         }
         if wider == planned:
@@ -220,17 +224,17 @@ def best(task: Task, tried: list[Row], name: str, planned: Iterable[Setting]) ->
     wanted = set(planned)
     rows = [row for row in tried if row["variant"] == name and task.setting_of(row) in wanted]
     all_tried(rows, len(wanted), name)
-    row = min(rows, key=_validation)
+    row = min(rows, key=validation_of)
     return task.row_of(name, task.setting_of(row))
 
 
-def _validation(row: Row) -> float:
+def validation_of(row: Row) -> float:
     """Return a row's error in validation; a model that diverged has an infinite one."""
     error = row["validation"]
     return error if math.isfinite(error) else math.inf
 
 
-def neighbours(task: Task, name: str, setting: Setting) -> set[Setting]:
+def adjacent(task: Task, name: str, setting: Setting) -> set[Setting]:
     """Return the settings one step away on one of a model's ladders."""
     found = set()
     for place, (knob, value) in enumerate(zip(task.knobs, setting, strict=True)):
@@ -256,21 +260,25 @@ def _beside(value: Any, ladder: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def measure_paces(task: Task, chosen: dict[str, Row], options: Options) -> None:
-    """Measure the CPU seconds of a training step once, since they determine the second table."""
-    if task.paces.rows(options.results):
-        return
-    models = {}
-    for name, row in chosen.items():
-        models[name] = partial(task.fit, task.built(row, 0), row["rate"])
-    seconds = step_seconds(models, ROUNDS, PACED)
-    rows = [{"variant": name, "step": seconds[name]} for name in task.models]
-    task.paces.add(rows, options.results)
+    """Measure the CPU seconds of a training step once, since they determine the second table.
+
+    Of several processes one measures, and the others wait for its rows.
+    """
+    with FileLock(options.results / f".{task.file}.paces.lock"):
+        if task.paces_table.rows(options.results):
+            return
+        models = {}
+        for name, row in chosen.items():
+            models[name] = partial(task.fit, task.build(row, 0), row["rate"])
+        seconds = step_seconds(models, ROUNDS, PACED)
+        rows = [{"variant": name, "step": seconds[name]} for name in task.models]
+        task.paces_table.add(rows, options.results)
 
 
 def timed_steps(task: Task, steps: int, options: Options) -> dict[str, int]:
     """Return each model's steps at equal time."""
-    of, counted = task.timed or (min, steps)
-    if options.small:
-        counted = steps
-    paces = {row["variant"]: row["step"] for row in task.paces.rows(options.results)}
-    return equal_time_steps(paces, counted, of)
+    counted = steps
+    if task.timed_steps is not None and not options.small:
+        counted = task.timed_steps
+    paces = {row["variant"]: row["step"] for row in task.paces_table.rows(options.results)}
+    return equal_time_steps(paces, counted, task.reference)

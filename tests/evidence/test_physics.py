@@ -12,7 +12,7 @@ from evidence.datasets.charges import SOFTENING, law, make_systems
 from evidence.kit.answers import pack
 from evidence.kit.contest import EQUAL_STEPS, parameters
 from evidence.kit.subject import Options
-from evidence.kit.task import best, choose, neighbours
+from evidence.kit.task import adjacent, best, choose
 from evidence.physics import charges, claims, page
 from evidence.physics.models import ALL_NAMES, RELATIVE_ITNET, make_model, sized
 
@@ -109,14 +109,14 @@ def test_a_search_ends_where_no_neighbour_is_better(monkeypatch, tmp_path):
     task, options = charges.SECOND_TASK, Options(results=tmp_path)
     found = choose(task, ["egnn"], lambda row: None, options)
     assert found == {"egnn": {"variant": "egnn", "rate": 0.1, "sigma": 0.25}}
-    tried = {task.setting_of(row) for row in task.tuning.rows(tmp_path)}
-    assert neighbours(task, "egnn", (0.1, 0.25)) <= tried
+    tried = {task.setting_of(row) for row in task.tuning_table.rows(tmp_path)}
+    assert adjacent(task, "egnn", (0.1, 0.25)) <= tried
     assert len(tried) < len(charges.RATES) * len(charges.SIGMAS) / 2
 
 
 def test_the_second_contest_keeps_the_rows_of_the_first():
     first, second = charges.FIRST_TASK, charges.SECOND_TASK
-    assert (first.runs.part, second.runs.part) == (("runs",), (charges.AGAIN, "runs"))
+    assert (first.runs_table.part, second.runs_table.part) == (("runs",), (charges.AGAIN, "runs"))
     assert not set(first.seeds) & set(second.seeds)
 
 

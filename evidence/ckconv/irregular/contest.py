@@ -248,7 +248,7 @@ def steps_of(name: str, budget: str, steps: int, options: Options) -> dict[str, 
         return dict.fromkeys(NAMES, steps)
     rows = PACES.rows(options.results)
     paces = {row["variant"]: row["step"] for row in rows if row["task"] == name}
-    return equal_time_steps(paces, steps, of=max)
+    return equal_time_steps(paces, steps, reference=max)
 
 
 # --- MiniROCKET -----------------------------------------------------------------------------------
