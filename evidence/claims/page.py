@@ -34,8 +34,8 @@ TEXT = """# How claims are judged
 
 <!-- Written by `python -m evidence page claims` from evidence/claims/claims.yaml and the files of evidence/results; edit those, not this page. -->
 
-A page of results has at most {most} **primary** claims of its paper, named before the runs that judge them. All others are exploratory:
-their numbers are shown, and nothing is concluded from them.
+A page of results has at most {most} **primary** claims. Most were named before the runs that judge them; which were not is said below and on their pages.
+All others are exploratory: their numbers are shown, and nothing is concluded from them.
 
 A claim is a number per seed: the difference of two variants over the seeds that both have, or a score. It is tested against its bound
 (zero, or what the claim says), two-sided, in one of two ways:
@@ -48,7 +48,8 @@ A claim is a number per seed: the difference of two variants over the seeds that
 - **Over the seeds alone**, if the runs are older and no answers are stored: Student's *t* with n − 1 degrees of freedom. Such rows list
   the number of seeds but no samples. They predict the result of another seed on the same test set, not on another test set.
 
-The p-values of a page's primary claims are adjusted by Holm's method, in which claims that were not run are counted too.
+The p-values of a page's primary claims are adjusted by Holm's method, in which claims that were not run are counted too. Nothing is adjusted over
+the several pages of one paper, so of 20 true null hypotheses on four pages one may be rejected by chance.
 
 | verdict | when |
 |---|---|
@@ -57,14 +58,15 @@ The p-values of a page's primary claims are adjusted by Holm's method, in which 
 | open: not run | there are no numbers yet |
 | open: 1 to 4 seeds | fewer than {seeds} seeds decide nothing |
 | open: undecided at 5 or more seeds | p is {level} or more, or a score has no bound to be compared with |
-| open: larger than its unadjusted error, but not primary | p < {level} before any adjustment, of a claim that nobody named before the run |
+| open: larger than its unadjusted error, but not primary | p < {level} before any adjustment, of a claim that is not primary |
 | open: no number per seed | a picture, or numbers that are not one per seed |
 | not testable here | it needs data, hardware or weights that are not here |
 
 A model **collapses** if it loses more than {collapse:.0%} of its accuracy above chance; chance is one over the number of classes.
 
 If a claim is tested again, this is done with new seeds, which are named in the code before the first of their runs. The claim is judged on all of
-them or, until all have been run, on the seeds of the first test. No seed is added after a look at the result.
+them or, until all have been run, on the seeds of the first test. No seed is added after a look at the result. (Sections named *tuned*, older than this rule, reused
+the first seeds of an untuned look among theirs.)
 
 **±** is the sample standard deviation over seeds, on every page; with n seeds, the standard error of a mean is √n times smaller.
 Times have no ±: a median is followed in brackets by half the interquartile range.
@@ -79,7 +81,10 @@ Each row is a claim, with the paper's number, ours, and the verdict by the rule 
 
 - Exploratory claims are open, whatever their number.
 - Deterministic numbers, such as an error against a definition or an order of convergence, need no test: the claim is *reproduced* if all its
-  numbers satisfy the bound that it states, and *contradicted* if one does not. A claim that a test of the suite proves is reproduced.
+  numbers satisfy the bound that it states, and *contradicted* if one does not. A claim that a test of the suite checks, on examples, is reproduced. A number that is extrapolated
+  decides nothing.
+- Times and their ratios are medians on one CPU and vary a little: their verdict says on which side of the bound they lie here.
+- Rows *beyond the paper* are claims of ours: *reproduced* means that they hold here.
 - Our data, sizes and machine are those of the linked pages, not the papers', so a verdict is about the setting here. Our times are those of a CPU, the papers'
   those of GPUs.
 - *Hours* is a rough estimate of the time on two cores that would decide the row with five seeds, at the size of the command in the same row, if there is one.

@@ -308,9 +308,14 @@ def _text(entry: Entry, values: list[float]) -> str:
 
 
 def _by_bound(entry: Entry, values: list[float]) -> str:
-    """Return the verdict of computed numbers: not random, so all of them must keep the bound."""
+    """Return the verdict of computed numbers: not random, so all of them must keep the bound.
+
+    An extrapolated number does not have a bound, since it decides nothing.
+    """
     if "least" in entry:
         holds = min(values) >= entry["least"]
+    elif entry.get("extrapolated"):
+        return NO_TEST
     else:
         holds = max(values) <= entry["most"]
     return REPRODUCED if holds else CONTRADICTED

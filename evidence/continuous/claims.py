@@ -130,7 +130,7 @@ CLAIMS = [
         shown=lambda runs: (
             "outputs and gradients equal those of `torch.nn.TransformerEncoder` and of ViT and BERT "
             "layers to rounding, the pre-norm ones in a scheme of their own: "
-            "`pytest tests/convert/encoder tests/models/test_continuous.py`"
+            "`pytest tests/layers/encoder tests/models/test_continuous.py`"
         ),
     ),
     Claim(
