@@ -36,6 +36,11 @@ class Place:
 CHARGES = "physics: Charges, larger rates, {} particles{}, equal steps: ITNet of displacements is ahead of {}"
 BODIES = "motion: Gravity, 8 bodies, {}, {}: ITNet is ahead of {}"
 ROLLOUT = "rollout of 50 steps"
+HIDDEN_WORDS = "luna-encoders: Hidden words"
+IRREGULAR = (
+    "irregular: {}, irregular times, equal steps: a CKCNN is ahead of the best of GRU-D, a neural CDE "
+    "and MiniROCKET on interpolated series"
+)
 INTERPOLATED = "ahead of a GRU and a TCN that read series resampled to the rate of training"
 PLATEAU = "plateau: Sentences: trained with 2 to 8 steps"
 LAYERS = "layers: Sentences"
@@ -81,9 +86,11 @@ PLACES = (
         "read them interpolated to that rate (PLAID; not on JapaneseVowels, whose table *rate* is "
         "below)",
         (f"ckconv: PLAID, rate 1 → 1/2: {INTERPOLATED}",),
-        "the same at twice the rate of training (PLAID); with most samples lost, relative to GRUs and "
-        "TCNs (PLAID); permuted pixels, relative to a TCN",
+        "bursts of samples at irregular times, relative to the best of three other methods "
+        "(JapaneseVowels); twice the rate of training (PLAID); with most samples lost, relative to "
+        "GRUs and TCNs (PLAID); permuted pixels, relative to a TCN",
         (
+            IRREGULAR.format("JapaneseVowels"),
             f"ckconv: PLAID, rate 1/2 → 1: {INTERPOLATED}",
             "ckconv: missing data costs little (PLAID, 70% lost)",
             "ckconv: pMNIST at 14 x 14: the small network is ahead of TCN, LSTM, GRU",
@@ -92,10 +99,21 @@ PLACES = (
     ),
     Place(
         "luna",
-        "images as long sequences of pixels, relative to softmax, a convolution added to both",
-        ("lra-image: Image: LUNA above softmax, a convolution beside both",),
-        "bytes of text (128 of each), relative to softmax",
-        ("lra: Text: LUNA above softmax",),
+        "hidden words of texts of 512 tokens, relative to Hedgehog; of 8,192 tokens, relative to "
+        "softmax, which takes much longer there; images as sequences of pixels, relative to softmax, "
+        "a convolution added to both",
+        (
+            f"{HIDDEN_WORDS}, 512 tokens, equal steps: LUNA above Hedgehog",
+            f"{HIDDEN_WORDS}, 8,192 tokens, equal steps: LUNA above softmax",
+            "lra-image: Image: LUNA above softmax, a convolution beside both",
+        ),
+        "hidden words, relative to linear attention with elu + 1, which takes less time: at equal steps "
+        "and at equal time; bytes of text (128 of each), relative to softmax",
+        (
+            f"{HIDDEN_WORDS}, 512 tokens, equal steps: LUNA above elu + 1",
+            f"{HIDDEN_WORDS}, 512 tokens, equal time: LUNA above elu + 1",
+            "lra: Text: LUNA above softmax",
+        ),
         "luna",
     ),
     Place(
