@@ -32,9 +32,11 @@ Reference = Callable[[Iterable[float]], float]
 def one_cycle(optimizer: torch.optim.Optimizer, rate: float, steps: int) -> LRScheduler:
     """Return a schedule of one cycle, whose rate rises in the first tenth of the steps.
 
-    It rises for two steps at least, since the schedule divides by one less.
+    Of three steps or more it rises in two at least: PyTorch's schedule divides by one less.
     """
-    rise = max(0.1, 2 / steps)
+    rise = 0.1
+    if steps > 2:
+        rise = max(rise, 2 / steps)
     return torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps, pct_start=rise)
 
 

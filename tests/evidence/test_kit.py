@@ -25,12 +25,31 @@ from evidence.kit.claims import (
     named,
 )
 from evidence.kit.clock import Case, Entry
+from evidence.kit.contest import one_cycle
 from evidence.kit.grid import Section, Table, fill, run_sections, section_table
 from evidence.kit.memory import alone, exponent
 from evidence.kit.subject import Options
 
 from fredholm.lab.training.grid import Cell
 from fredholm.lab.training.machine import peak_megabytes
+
+# --- contests -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 10, 11, 100])
+def test_a_cycle_of_any_number_of_steps_ends_at_a_small_rate(steps):
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    schedule = one_cycle(optimizer, 0.1, steps)
+    rates = []
+    for _ in range(steps):
+        rates.append(schedule.get_last_lr()[0])
+        optimizer.step()
+        if len(rates) < steps:
+            schedule.step()
+    assert max(rates) <= 0.1 + 1e-9
+    assert rates[-1] < 1e-3
+
 
 # --- clock ----------------------------------------------------------------------------------------
 
