@@ -72,8 +72,8 @@ the first seeds of an untuned look among theirs.)
 Times have no ±: a median is followed in brackets by half the interquartile range.
 
 Some pages have two rounds of runs (InfSA, the Arena, the continuous transformer). Their primary claims are those of the second round and were named before it; the first round is exploratory.
-The primary claims about forces between particles, bodies of unknown mass, long encoders, conversions that keep 99.5%, irregular times, InfSA's contests, and depth and scheme were named before their first run.
-On the other pages they were named after the runs that are committed today; they are the claims that the papers state first.
+The primary claims of the pages of ITNet and of CKConv, and those about conversions of several tasks, were named after the runs that are committed today: they are the claims that the
+papers state first, and their rows say so. All other primary claims were named before their first run.
 
 ## Every claim of the five papers
 
@@ -120,7 +120,11 @@ def paper_table(rows: list[Row]) -> str:
         if row.samples:
             seeds += f" × {row.samples:,}"
 
-        cells = (entry["claim"], entry["where"], entry["paper"], row.here, seeds, row.verdict)
+        verdict = row.verdict
+        if row.late and verdict in (REPRODUCED, CONTRADICTED):
+            verdict += " (named after the runs)"
+
+        cells = (entry["claim"], entry["where"], entry["paper"], row.here, seeds, verdict)
         # A bar would end the cell of a Markdown table.
         escaped = [str(cell).replace("|", "\\|") for cell in cells]
         lines.append([*escaped, command, hours])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -39,6 +39,7 @@ from ..kit.claims import (
 from ..kit.grid import sections
 from ..kit.page import load
 from ..kit.statistics import summarise
+from ..linearize import equivalence
 from ..linearize import page as linearize
 from ..lra import image as lra_image
 from ..lra import rows as lra
@@ -64,6 +65,7 @@ class Row:
         seeds: number of seeds of the result; 0 if nothing was trained.
         verdict: one of the verdicts of :mod:`evidence.kit.claims`.
         samples: number of test samples of its test; 0 for a test over the seeds alone.
+        late: whether the claim was named after its runs.
     """
 
     entry: Entry
@@ -71,6 +73,7 @@ class Row:
     seeds: int
     verdict: str
     samples: int = 0
+    late: bool = False
 
 
 class ClaimSet(NamedTuple):
@@ -81,19 +84,28 @@ class ClaimSet(NamedTuple):
         name: of the set, with which entries refer to it.
         claims: of the set.
         results: argument of the claims' functions.
+        before: texts of the primary claims that were named before their runs; None for all.
     """
 
     page: str
     name: str
     claims: list[Claim]
     results: Any
+    before: Sequence[str] | None = None
+
+    def late(self, claim: Claim) -> bool:
+        """Return whether a primary claim was named after its runs."""
+        return claim.primary and self.before is not None and claim.text not in self.before
 
 
 class JudgedClaim(NamedTuple):
-    """A claim of a results page after :func:`judge`, and the number of its seeds."""
+    """A claim of a results page after :func:`judge`, the number of its seeds, and whether it was
+    named after its runs.
+    """
 
     result: Judged
     seeds: int
+    late: bool
 
 
 def papers() -> list[dict[str, Any]]:
@@ -111,27 +123,28 @@ def judged() -> dict[str, JudgedClaim]:
     """
     found: dict[str, JudgedClaim] = {}
     primary: dict[str, str] = {}
-    for page, name, claims, results in _sets():
-        if any(claim.primary for claim in claims) and primary.setdefault(page, name) != name:
+    for known in _sets():
+        page, name = known.page, known.name
+        if any(claim.primary for claim in known.claims) and primary.setdefault(page, name) != name:
             raise ValueError(
                 f"{page}.md: expected primary claims in one set, got them in {primary[page]} and "
                 f"in {name}; explore the claims of one"
             )
-        for one in judge(claims, results):
+        for one in judge(known.claims, known.results):
             seeds = 0
             if one.claim.sample:
-                seeds = len(one.claim.sample(results))
-            found[f"{name}: {one.claim.text}"] = JudgedClaim(one, seeds)
+                seeds = len(one.claim.sample(known.results))
+            found[f"{name}: {one.claim.text}"] = JudgedClaim(one, seeds, known.late(one.claim))
     return found
 
 
 def _sets() -> Iterator[ClaimSet]:
     """Yield the sets of claims of all results pages."""
-    yield ClaimSet("itnet", "itnet", itnet.CLAIMS, itnet_results())
+    yield ClaimSet("itnet", "itnet", itnet.CLAIMS, itnet_results(), before=())
     yield ClaimSet("physics", "physics", physics.CLAIMS, physics.results())
     yield ClaimSet("motion", "motion", motion.CLAIMS, motion.results())
     yield ClaimSet("fields", "fields", fields.CLAIMS, fields.results())
-    yield ClaimSet("ckconv", "ckconv", ckconv.CLAIMS, ckconv_results())
+    yield ClaimSet("ckconv", "ckconv", ckconv.CLAIMS, ckconv_results(), before=())
     yield ClaimSet("irregular", "irregular", irregular.CLAIMS, irregular.results())
 
     found = {"runs": load("infsa.json")["runs"], "speed": load("infsa-speed.json") or {}}
@@ -147,7 +160,8 @@ def _sets() -> Iterator[ClaimSet]:
     yield ClaimSet(page, "layers", layers.CLAIMS, sections(layers.FILE))
     yield ClaimSet("evolution", "evolution", evolution.CLAIMS, sections(evolution.FILE))
 
-    yield ClaimSet("conversions", "linearize", linearize.CLAIMS, linearize.results())
+    before = load(equivalence.FILE)["primary"]
+    yield ClaimSet("conversions", "linearize", linearize.CLAIMS, linearize.results(), before)
     yield ClaimSet("luna-encoders", "luna-encoders", encoders.CLAIMS, encoders.results())
     yield ClaimSet("lra", "lra", lra.CLAIMS, load(lra.TABLE.file)["runs"])
     yield ClaimSet("lra", "lra-image", lra_image.CLAIMS, sections(lra_image.FILE))
@@ -248,9 +262,9 @@ def answer(entry: Entry) -> Row:
         row = replace(row, here=f"does not: `{test}`", verdict=CONTRADICTED)
 
     if "judged" in entry:
-        one, seeds = judged()[entry["judged"]]
+        one, seeds, late = judged()[entry["judged"]]
         samples = one.found.samples if one.found else 0
-        row = replace(row, here=one.here, seeds=seeds, samples=samples)
+        row = replace(row, here=one.here, seeds=seeds, samples=samples, late=late)
         # The verdict of a computation or a proof stands. Exploratory claims are open.
         if "result" not in entry and "test" not in entry:
             row = replace(row, verdict=one.verdict or _explored(one))

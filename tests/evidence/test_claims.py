@@ -64,12 +64,29 @@ def test_primary_claims_of_a_page_are_judged_together(monkeypatch):
     claim = Claim("a", sample=lambda found: [1.0, 2.0], primary=True)
     other = Claim("b", sample=lambda found: [1.0, 2.0], primary=True)
     for page, right in (("two", True), ("one", False)):
-        sets = [("one", "first", [claim], {}), (page, "second", [other], {})]
+        sets = [
+            rows.ClaimSet("one", "first", [claim], {}),
+            rows.ClaimSet(page, "second", [other], {}),
+        ]
         monkeypatch.setattr(rows, "_sets", lambda sets=sets: iter(sets))
         rows.judged.cache_clear()
         with nullcontext() if right else pytest.raises(ValueError, match="in first and in second"):
             rows.judged()
     rows.judged.cache_clear()
+
+
+def test_a_verdict_says_whether_its_claim_was_named_after_the_runs():
+    claim = Claim("a", sample=list, primary=True)
+    assert not rows.ClaimSet("page", "set", [claim], {}).late(claim)
+    assert not rows.ClaimSet("page", "set", [claim], {}, before=("a",)).late(claim)
+    late = rows.ClaimSet("page", "set", [claim], {}, before=("b",))
+    assert late.late(claim)
+    assert not late.late(Claim("exploratory", sample=list))
+
+    entry = {"claim": "a", "where": "Table 1", "paper": "1"}
+    for verdict, shown in ((REPRODUCED, True), (NOT_RUN, False)):
+        row = rows.Row(entry, "+1", 5, verdict, late=True)
+        assert ("named after the runs" in paper_table([row])) == shown
 
 
 def test_every_drawn_claim_has_its_picture_on_its_page():
