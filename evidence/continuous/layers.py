@@ -143,4 +143,6 @@ def section() -> str:
         "seeds",
         "chosen",
     )
-    return "\n\n".join([command, table(heads, lines), claims_tables(CLAIMS, found, load(FILE))])
+    ends = SECTIONS["reviews"].at_an_end(found.get("reviews", []))
+    parts = command, table(heads, lines), ends, claims_tables(CLAIMS, found, load(FILE))
+    return "\n\n".join(filter(None, parts))

@@ -143,4 +143,5 @@ def section() -> str:
         if lines:
             heads = "model", *(f"{n} steps" for n in COUNTS), "seeds", "chosen"
             parts.append(f"**{one.title}**\n\n{table(heads, lines)}")
-    return "\n\n".join([*parts, claims_tables(CLAIMS, found, load(FILE))])
+            parts.append(one.at_an_end(found[name]))
+    return "\n\n".join([*filter(None, parts), claims_tables(CLAIMS, found, load(FILE))])

@@ -185,4 +185,6 @@ def section() -> str:
         # The choice is the last override.
         lines.append((variant, *cells, seeds, f"`{rows[0]['overrides'][-1]}`"))
     heads = "model", "accuracy (%)", "MoRF", "LeRF", "ROC-AUC, seed by seed", "chosen"
-    return f"{command}\n\n{table(heads, lines)}\n\n{claims_tables(CLAIMS, found, file)}"
+    ends = SECTIONS[NAME].at_an_end(found[NAME])
+    parts = command, table(heads, lines), ends, claims_tables(CLAIMS, found, file)
+    return "\n\n".join(filter(None, parts))

@@ -176,7 +176,8 @@ def page() -> str:
             quoted = json.dumps(name) if " " in name else name
             command = f"`python -m evidence run itnet sections --only {quoted}`"
             text = f"One run: {setting(section)}. The table: {command}."
-            parts.append(f"## {section.title}\n\n{text}\n\n{table(section, found[name])}\n")
+            body = [text, table(section, found[name]), section.at_an_end(found[name])]
+            parts.append("\n\n".join([f"## {section.title}", *filter(None, body)]) + "\n")
     about = "Share of the squared Frobenius norm of K, over all pairs of points, that a matrix of each rank can represent, in percent."
     title = "## Singular values of trained kernels"
     parts.append(f"{title}\n\n{about} {spectrum.section_text()}\n")

@@ -235,6 +235,25 @@ class Section:
                 groups[name] = rows
         return groups
 
+    def at_an_end(self, found: Iterable[Row]) -> str:
+        """Say which variants chose the first or the last of their choices.
+
+        Returns: a sentence, or nothing if there is none.
+        """
+        ends = []
+        chosen = 0
+        for variant, rows in self.by_variant(found).items():
+            choices = self.choices.get(variant, ())
+            if len(choices) > 1:
+                chosen += 1
+                # The choice is the last override.
+                if rows[0]["overrides"][-1] in (choices[0], choices[-1]):
+                    ends.append(variant)
+        if not ends:
+            return ""
+        who = "all models" if len(ends) == chosen else "; ".join(ends)
+        return f"The first or the last of the tried settings was best, so that better ones may lie beyond them, for: {who}."
+
 
 def section_table(file: str, name: str, part: str = "sections") -> Table:
     """Return the table of one section, or with part ``tuning`` that of its runs for choosing."""

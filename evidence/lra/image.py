@@ -156,4 +156,5 @@ def section() -> str:
             lines.append(cells)
         if lines:
             parts.append(f"**{one.title}**, `{' '.join(one.common)}`\n\n{table(heads, lines)}")
-    return "\n\n".join([*parts, claims_tables(CLAIMS, found, load(FILE))])
+            parts.append(one.at_an_end(found[name]))
+    return "\n\n".join([*filter(None, parts), claims_tables(CLAIMS, found, load(FILE))])

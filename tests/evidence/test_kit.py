@@ -365,6 +365,20 @@ def test_an_unknown_name_is_refused():
         Options(only=("c",)).chosen(["a", "b"])
 
 
+def test_choices_at_an_end_are_named():
+    variants = {name: () for name in ("a", "b", "c")}
+    rates = ("lr=1", "lr=2", "lr=3")
+    choices = {"a": rates, "b": rates, "c": ("lr=1",)}
+    section = Section("title", "recipe", (), variants, choices=choices)
+
+    def rows(**chosen):
+        return [section.row(name, choice) | {"seed": 0} for name, choice in chosen.items()]
+
+    assert section.at_an_end(rows(a="lr=2", b="lr=2", c="lr=1")) == ""
+    assert section.at_an_end(rows(a="lr=3", b="lr=2", c="lr=1")).endswith("for: a.")
+    assert section.at_an_end(rows(a="lr=3", b="lr=1", c="lr=1")).endswith("for: all models.")
+
+
 def test_choices_use_validation_and_only_the_choice_reads_the_test_split(tmp_path, monkeypatch):
     choices = {"a": ("optimizer.lr=1e-3", "optimizer.lr=2e-3")}
     brief = ("training.epochs=1",)
