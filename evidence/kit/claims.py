@@ -139,8 +139,10 @@ def judge(claims: Sequence[Claim], found: Any) -> list[Judged]:
 def _judged(claim: Claim, found: Summary | None, p: float | None, results: Any) -> Judged:
     """Put together the text and the verdict of a claim; ``p`` is the adjusted p-value."""
     parts = [claim.untestable]
-    if claim.sample:
-        parts.append("not run" if found is None else _number(claim, found))
+    if claim.sample and found is None:
+        parts.append("not run")
+    elif found is not None:
+        parts += [_number(claim, found), _bound(claim)]
     if claim.shown:
         parts.append(claim.shown(results))
     return Judged(claim, "; ".join(filter(None, parts)), p, _verdict(claim, found, p), found)
@@ -181,6 +183,19 @@ def _number(claim: Claim, found: Summary) -> str:
     if found.samples:
         counted += f", {found.samples:,} samples"
     return f"{mean} ± {claim.scale * found.sd:.{claim.digits}f} ({counted})"
+
+
+def _bound(claim: Claim) -> str:
+    """Say what a claim says about its number, unless it is that it is positive.
+
+    Example:
+        >>> _bound(Claim("costs little", below=0.01)), _bound(Claim("a beats b"))
+        ('claimed: below +1.00', '')
+    """
+    bound = f"{claim.scale * claim.bound:+.{claim.digits}f}"
+    if claim.below is not None:
+        return f"claimed: below {bound}"
+    return f"claimed: above {bound}" if claim.above else ""
 
 
 def tested_over(found: Summary | None) -> str:
