@@ -106,3 +106,13 @@ def test_an_exponent_is_that_of_a_power():
     assert luna_speed.exponent(rows, "a", backward=False) == pytest.approx(1.2)
     sampled = [{"psi": "a", "m": n, "rms": 3.0 * n**-0.5} for n in (4, 16, 64)]
     assert luna_page.sampling_slope(sampled, "a") == pytest.approx(-0.5)
+
+
+def test_what_a_training_step_keeps_grows_linearly():
+    per_token = {}
+    for points in (256, 1024, 4096):
+        rows = luna_speed.memory(points)
+        per_token[points] = next(row["bytes"] for row in rows if row["what"] == "luna")
+    # What does not depend on the number of points is shared by more of them.
+    assert per_token[4096] <= per_token[1024] <= per_token[256]
+    assert per_token[4096] > 0.8 * per_token[256]
