@@ -51,7 +51,10 @@ def test_tables_show_the_numbers_of_the_rows():
     assert "| Performer, 64 features | 80.00 | nothing to distil | 60.00 | 75.0 | 1 |" in page
     claim = "sentiment of movie reviews: LUNA recovers"
     few = "open: 1 to 4 seeds |"
-    assert f"| {claim} 99.5% of the teacher | 99.5% | +99.4 ± 0.9 (2 seeds) |" in page
+    assert (
+        f"| {claim} 99.5% of the teacher | 99.5% | +99.4 ± 0.9 (2 seeds); claimed: above +99.5 |"
+        in page
+    )
     behind = "more than Hedgehog | not behind it | -2.5 (1 seed) |  | "
     assert f"| {claim} {behind} | {few}" in page
     assert "| LUNA | 0.90 → 0.10 | 0.90 → 0.10 |" in page
