@@ -366,7 +366,7 @@ def test_an_unknown_name_is_refused():
 
 
 def test_choices_at_an_end_are_named():
-    variants = {name: () for name in ("a", "b", "c")}
+    variants = dict.fromkeys(("a", "b", "c"), ())
     rates = ("lr=1", "lr=2", "lr=3")
     choices = {"a": rates, "b": rates, "c": ("lr=1",)}
     section = Section("title", "recipe", (), variants, choices=choices)
