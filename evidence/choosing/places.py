@@ -82,10 +82,12 @@ PLACES = (
     ),
     Place(
         "ckconv",
+        "bits at an exact lag in irregular times (a task made for a convolution), relative to the best "
+        "of three other methods, at equal steps, with many times their time; "
         "series at half the rate of training, with the same weights, relative to GRUs and TCNs that "
         "read them interpolated to that rate (PLAID; not on JapaneseVowels, whose table *rate* is "
         "below)",
-        (f"ckconv: PLAID, rate 1 → 1/2: {INTERPOLATED}",),
+        (IRREGULAR.format("Lags"), f"ckconv: PLAID, rate 1 → 1/2: {INTERPOLATED}"),
         "bursts of samples at irregular times, relative to the best of three other methods "
         "(JapaneseVowels); twice the rate of training (PLAID); with most samples lost, relative to "
         "GRUs and TCNs (PLAID); permuted pixels, relative to a TCN",
