@@ -27,6 +27,7 @@ from fredholm.operators import create_operator
 from ..kit.contest import parameters
 from ..kit.grid import Row
 from ..performance.peers import peer, row_means
+from ..physics.models import network
 
 KERNEL_WIDTH = 12
 """Hidden units of the kernels of ITNet."""
@@ -58,11 +59,6 @@ def nodes(*extents: int) -> Tensor:
     """
     axes = [torch.arange(extent) / extent for extent in extents]
     return torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).flatten(0, 1)
-
-
-def network(d_in: int, hidden: int, d_out: int) -> nn.Sequential:
-    """Return a network with one hidden layer."""
-    return nn.Sequential(nn.Linear(d_in, hidden), nn.GELU(), nn.Linear(hidden, d_out))
 
 
 class GraphOperator(nn.Module):

@@ -10,6 +10,7 @@ from ..kit.grid import Row
 from ..kit.machine import machine_line
 from ..kit.page import head, listed, load, spread, table
 from ..kit.task import validation_of
+from ..physics.page import NOT_RUN
 from .claims import CLAIMS, CONSTANT, FILE, TESTED, TRAINED, metric, results
 from .darcy import (
     BATCH,
@@ -24,7 +25,6 @@ from .darcy import (
 )
 from .models import GNO_WIDTH, KERNEL_WIDTH, WIDE
 
-NOT_RUN = "Not run yet."
 TEXT = """{head}Darcy's equation −∇·(a ∇u) = 1, with u = 0 on the boundary, maps a medium a to a pressure u, which is an integral over Green's function of that medium.
 Does ITNet solve it better than its ancestor, the graph neural operator, and than the Fourier neural operator? `python -m evidence run fields darcy`
 
