@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..kit.claims import claims_tables, primary_texts
-from ..kit.contest import CLIP, EQUAL_STEPS, EQUAL_TIME, by_model
+from ..kit.contest import CLIP, EQUAL_STEPS, EQUAL_TIME, NOT_RUN, by_model, score_table
 from ..kit.grid import Row
 from ..kit.machine import machine_line
-from ..kit.page import head, listed, load, spread, table
+from ..kit.page import head, listed, load, table
 from ..kit.task import validation_of
-from ..physics.page import NOT_RUN
 from .claims import CLAIMS, CONSTANT, FILE, TESTED, TRAINED, metric, results
 from .darcy import (
     BATCH,
@@ -131,18 +130,8 @@ def slowest(rows: list[Row]) -> str:
 
 def scores(rows: list[Row]) -> str:
     """Return a table with one row per model: errors in percent, cost and settings."""
-    lines = []
-    for name, runs in by_model(rows, TASK.models).items():
-        first = runs[0]
-        errors = [spread((run[metric(side)] for run in runs), digits=2) for side in TESTED]
-        seconds = spread((run["seconds"] for run in runs), scale=1.0)
-        size = f"{first['parameters']:,}"
-        lines.append((name, *errors, first["steps"], seconds, len(runs), size, setting(first)))
-    if not lines:
-        return NOT_RUN
-    columns = [f"error at {side} × {side} (%)" for side in TESTED]
-    heads = "steps", "CPU seconds", "seeds", "parameters", "setting"
-    return table(("model", *columns, *heads), lines)
+    columns = {f"error at {side} × {side} (%)": metric(side) for side in TESTED}
+    return score_table(TASK.models, rows, columns, {"setting": setting})
 
 
 def tries(rows: list[Row]) -> str:

@@ -1,4 +1,4 @@
-"""Contests of models at equal steps and at equal time: training, timing, and choice of settings."""
+"""Contests of models at equal steps and at equal time: training, choice of settings, timing, tables."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ from torch.optim.lr_scheduler import LRScheduler
 from fredholm.lab.training.grid import Cell, safe_name
 
 from .grid import Row
+from .page import spread, table
 from .subject import Options
 
 EQUAL_STEPS, EQUAL_TIME = "equal steps", "equal time"
 CLIP = 1.0
 """Largest norm of a gradient."""
+DIVERGED = 10.0
+"""An error of 1,000%, above which a mean over seeds says nothing."""
+NOT_RUN = "Not run yet."
 
 Train = Callable[[int, int], float]
 """Trains a model with a seed for a number of steps, and returns the CPU seconds that it took."""
@@ -154,3 +158,47 @@ def equal_time_steps(
     """
     allowed = reference(seconds.values())
     return {name: max(2, round(steps * allowed / pace)) for name, pace in seconds.items()}
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def score_table(
+    models: Iterable[str],
+    rows: Iterable[Row],
+    errors: Mapping[str, str],
+    settings: Mapping[str, Callable[[Row], object]],
+) -> str:
+    """Return a table with one row per model: errors in percent, cost and settings.
+
+    Args:
+        models: in the order of the rows.
+        rows: the runs.
+        errors: heads of the errors' columns to their names in a run.
+        settings: heads of the last columns to functions that read them from a run.
+    """
+    lines = []
+    for name, runs in by_model(rows, models).items():
+        first = runs[0]
+        shown = [error(run[key] for run in runs) for key in errors.values()]
+        seconds = spread((run["seconds"] for run in runs), scale=1.0)
+        facts = first["steps"], seconds, len(runs), f"{first['parameters']:,}"
+        lines.append((name, *shown, *facts, *(read(first) for read in settings.values())))
+    if not lines:
+        return NOT_RUN
+    heads = "steps", "CPU seconds", "seeds", "parameters"
+    return table(("model", *errors, *heads, *settings), lines)
+
+
+def error(values: Iterable[float]) -> str:
+    """Format errors of several seeds in percent; after a seed diverged, their median and range.
+
+    Example:
+        >>> error([0.01, 0.02]), error([0.01, 0.5, 4e7])
+        ('1.50 ± 0.71', 'median 50.00 (1.00 to 4e+09)')
+    """
+    known = list(values)
+    if max(known) < DIVERGED:
+        return spread(known, digits=2)
+    median, least, most = statistics.median(known), min(known), max(known)
+    return f"median {100 * median:.2f} ({100 * least:.2f} to {100 * most:.0e})"

@@ -15,7 +15,7 @@ from ..datasets.bodies import (
     STIFFNESS,
 )
 from ..kit.claims import claims_tables, primary_texts
-from ..kit.contest import by_model
+from ..kit.contest import NOT_RUN, by_model, score_table
 from ..kit.machine import machine_line
 from ..kit.page import head, listed, load, spread, table
 from ..kit.task import BUDGETS
@@ -24,7 +24,7 @@ from .models import ALL_NAMES, HEADS
 from .motion import PARAMETERS, SEEDS, STEPS, TASKS
 from .motion_claims import CLAIMS, FILE, results
 from .moving_models import INFERRING
-from .page import NOT_RUN, ends, score_table
+from .page import SETTINGS, ends
 from .rollouts import (
     CONSTANT,
     MEAN_MASS,
@@ -122,7 +122,7 @@ def _law(law: str, part: dict[str, Any], runs: dict[str, list[dict[str, Any]]]) 
         if not rows:
             tables.append(NOT_RUN)
             continue
-        tables.append(score_table(ALL_NAMES, rows, columns))
+        tables.append(score_table(ALL_NAMES, rows, columns, SETTINGS))
         tables.append(rollout_table(ALL_NAMES, rows))
     return LAW.format(
         title=law.capitalize(),

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterable
+from operator import itemgetter
 from typing import Any
 
 from ..datasets.charges import LEAST, MOST, SOFTENING
 from ..kit.claims import claims_tables
-from ..kit.contest import EQUAL_STEPS, EQUAL_TIME, by_model
+from ..kit.contest import EQUAL_STEPS, EQUAL_TIME, score_table
 from ..kit.machine import machine_line
-from ..kit.page import head, listed, load, spread, table
+from ..kit.page import head, listed, load
 from ..kit.task import Task
 from .charges import (
     AGAIN,
@@ -35,9 +34,8 @@ from .claims import CLAIMS, results
 from .models import BLOCKS, FREQUENCIES, HEADS, KERNEL_WIDTH, RELATIVE_KERNEL
 
 COMMAND = "python -m evidence run physics charges"
-NOT_RUN = "Not run yet."
-DIVERGED = 10.0
-"""An error above ten times the mean square, whose mean over seeds says nothing."""
+SETTINGS = {"rate": itemgetter("rate"), "bandwidth": itemgetter("sigma")}
+"""The last columns of the tables."""
 TEXT = """{head}The force on a particle is a sum over all other particles of a function of both: an integral operator whose kernel depends on both ends.
 Does ITNet, whose kernel is learned, fit such forces better than other models of the same size? `{command}`
 
@@ -168,41 +166,4 @@ def ends(task: Task, rows: list[dict[str, Any]]) -> str:
 def scores(rows: list[dict[str, Any]]) -> str:
     """Return a table with one row per model: errors in percent, cost and settings."""
     columns = {f"error at {points} particles (%)": metric(points) for points in TESTED}
-    return score_table(SECOND_TASK.models, rows, columns)
-
-
-def error(values: Iterable[float]) -> str:
-    """Format errors of several seeds in percent; after a seed diverged, their median and range.
-
-    Example:
-        >>> error([0.01, 0.02]), error([0.01, 0.5, 4e7])
-        ('1.50 ± 0.71', 'median 50.00 (1.00 to 4e+09)')
-    """
-    known = list(values)
-    if max(known) < DIVERGED:
-        return spread(known, digits=2)
-    median, least, most = statistics.median(known), min(known), max(known)
-    return f"median {100 * median:.2f} ({100 * least:.2f} to {100 * most:.0e})"
-
-
-def score_table(
-    models: tuple[str, ...], rows: list[dict[str, Any]], columns: dict[str, str]
-) -> str:
-    """Return a table with one row per model: errors in percent, cost and settings.
-
-    Args:
-        models: in the order of the rows.
-        rows: the runs.
-        columns: heads of the errors' columns to their names in a run.
-    """
-    lines = []
-    for name, runs in by_model(rows, models).items():
-        first = runs[0]
-        errors = [error(run[key] for run in runs) for key in columns.values()]
-        seconds = spread((run["seconds"] for run in runs), scale=1.0)
-        facts = first["steps"], seconds, len(runs), f"{first['parameters']:,}"
-        lines.append((name, *errors, *facts, first["rate"], first["sigma"]))
-    heads = "steps", "CPU seconds", "seeds", "parameters", "rate", "bandwidth"
-    if not lines:
-        return NOT_RUN
-    return table(("model", *columns, *heads), lines)
+    return score_table(SECOND_TASK.models, rows, columns, SETTINGS)
