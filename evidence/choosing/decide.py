@@ -6,6 +6,7 @@ their scores on the test split.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -25,17 +26,16 @@ def of(rows: Rows, element: Element, operator: str) -> Rows:
     return [row for row in rows if (row["task"], row["operator"]) == (element.name, operator)]
 
 
-def best(rows: Rows, element: Element, names: tuple[str, ...]) -> str | None:
-    """Return the operator with the best mean validation, or None if none of them has a run."""
+def best(rows: Rows, element: Element, names: tuple[str, ...]) -> list[str]:
+    """Return the operators with the best mean validation, in their order; none if none has a run."""
     sign = 1 if upwards(element.name) else -1
     means: dict[str, float] = {}
     for name in names:
         values = [row["val"] for row in of(rows, element, name)]
         if values:
             means[name] = sign * sum(values) / len(values)
-    if not means:
-        return None
-    return max(means, key=lambda name: means[name])
+    top = max(means.values(), default=0.0)
+    return [name for name, mean in means.items() if math.isclose(mean, top)]
 
 
 def complete(found: dict[str, Any], element: Element) -> bool:
@@ -53,17 +53,19 @@ def decisions(found: dict[str, Any]) -> list[dict[str, Any]]:
 
     A row has the two best operators, their difference in favour of ours for each seed (``gap``),
     and its p-value, adjusted over the six rows by Holm's method. ``gap`` is None while runs are
-    missing.
+    missing. ``equal`` has the groups of operators that validation does not tell apart; the first of
+    them is taken.
     """
     rows: list[dict[str, Any]] = []
     for element in ROWS:
-        row: dict[str, Any] = {"element": element, "p": None, "gap": None}
+        row: dict[str, Any] = {"element": element, "p": None, "gap": None, "equal": []}
         if complete(found, element):
             runs = [{**run, "variant": run["operator"]} for run in found["runs"]]
-            theirs = best(runs, element, CLASSICAL)
-            ours = best(runs, element, OURS)
+            bests = [best(runs, element, names) for names in (CLASSICAL, OURS)]
+            row["equal"] = [names for names in bests if len(names) > 1]
+            theirs, ours = (names[0] for names in bests)
             sign = 1 if upwards(element.name) else -1
-            scores = paired(of_task(runs, element), ours, theirs, "score")  # type: ignore[arg-type]
+            scores = paired(of_task(runs, element), ours, theirs, "score")
             gap = [sign * x for x in scores]
             row |= {"theirs": theirs, "ours": ours, "gap": gap, "p": summarise(gap).p}  # type: ignore[union-attr]
         rows.append(row)
@@ -94,7 +96,8 @@ def decision_table(found: dict[str, Any] | None) -> str:
     """Return the table of the six questions."""
     found = found or {"sizes": [], "runs": []}
     lines = []
-    for row in decisions({"sizes": [], "runs": [], **found}):
+    rows = decisions({"sizes": [], "runs": [], **found})
+    for row in rows:
         element: Element = row["element"]
         cells = [MISSING] * 4
         if row["gap"] is not None:
@@ -105,7 +108,19 @@ def decision_table(found: dict[str, Any] | None) -> str:
             cells = [*pair, shown(row["gap"], element), f"{row['p']:.3f}"]
         lines.append((element.question, take(row), *cells))
     heads = "your data", "take", "best classical layer", "best of ours", "ours ahead by", "p"
-    return table(heads, lines)
+    return "\n\n".join([table(heads, lines), *_equals(rows)])
+
+
+def _equals(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return a sentence for each group of operators that validation does not tell apart."""
+    sentences = []
+    for row in rows:
+        for names in row["equal"]:
+            sentences.append(
+                f"*{row['element'].name}*: {_and(names)} have the same score in validation; the "
+                "first is shown."
+            )
+    return sentences
 
 
 def element_tables(found: dict[str, Any] | None) -> str:
@@ -186,10 +201,10 @@ How the table was made:
   differ between operators: the sizes of ITNet's and CKConv's networks and ITNet's frequencies, which are the same on all tasks (`small` of
   their classes); and CKConv's ω0, which is set for each task ({omegas(element.task for element in ROWS)}).
 - **Candidates.** The classical layers are {_and(CLASSICAL)}; ours are {_and(OURS)}. Each row shows the best of either group on
-  validation, under the condition of the row. {left_out()}
+  validation, under the condition of the row. {left_out()} On *lost* a convolution, which refuses timestamps, reads the clock's grid with gaps.
 - **Statistics.** Scores are means ± standard deviations over {SEEDS} seeds, on a test split that is read once. *Ours ahead by* is paired over seeds; p
   is Student's, adjusted by Holm's method over the six rows. If the seeds fall into two groups, because some learned the rule of a sequence
   and others did not, brackets list each seed.
-- **CKConv on *long*.** Its ω0 is the paper's for 100 numbers. With the paper's value for 200 numbers, 18.19, and with more samples,
-  [CKConv solves the same sum](results/ckconv.md#long-memory).
+- **CKConv on *long*.** Its ω0 is the paper's for 100 numbers. With the paper's value for 200 numbers, 18.19, with more samples and a larger
+  network, [CKConv solves the same sum](results/ckconv.md#long-memory).
 """

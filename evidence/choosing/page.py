@@ -326,9 +326,9 @@ training. They show what an operator does with little data and compute, but not 
 
 ## Strengths and weaknesses
 
-This table shows the best result of each operator, its cost, and a task on which it loses. Differences are in percentage points, from the pages of
-[results](results/index.md). Each has a verdict by [the rule for claims](results/claims.md). Only *reproduced* and *contradicted* are
-conclusions.
+For each operator: where it is ahead, its cost, where it is behind, and the claims that show both. Numbers are from the pages of
+[results](results/index.md), in points of accuracy; for charges and bodies in points of the error, with both errors behind them, ITNet's first. A positive number
+speaks for the claim. Each has a verdict by [the rule for claims](results/claims.md): only *reproduced* and *contradicted* are conclusions.
 
 {places(speed)}
 

@@ -18,9 +18,9 @@ class Place:
 
     Attributes:
         operator: its name in the page.
-        best: its strength.
-        shown: the claims of results pages (``"SET: TEXT"``) whose numbers support it.
-        loses: its weakness.
+        best: its strength, in sentences.
+        shown: the claims of results pages (``"SET: TEXT"``) that support it.
+        loses: its weakness, in sentences.
         lost: the claims that show it.
         timed: its name in the file of times; empty if it was not timed.
     """
@@ -33,68 +33,70 @@ class Place:
     timed: str = ""
 
 
-CHARGES = "physics: Charges, larger rates, {} particles{}, equal steps: ITNet of displacements is ahead of {}"
-BODIES = "motion: Gravity, 8 bodies, {}, {}: ITNet is ahead of {}"
-ROLLOUT = "rollout of 50 steps"
-HIDDEN_WORDS = "luna-encoders: Hidden words"
-IRREGULAR = (
-    "irregular: {}, irregular times, equal steps: a CKCNN is ahead of the best of GRU-D, a neural CDE "
-    "and MiniROCKET on interpolated series"
-)
-LAGS_TIME = "irregular: Lags, irregular times, equal time: a CKCNN is ahead of a TCN on a grid"
-INTERPOLATED = "ahead of a GRU and a TCN that read series resampled to the rate of training"
-PLATEAU = "plateau: Sentences: trained with 2 to 8 steps"
-LAYERS = "layers: Sentences"
+FIRST = "physics: Charges, {} particles{}, equal steps: ITNet is ahead of {}"
+AGAIN = "physics: Charges, larger rates, {} particles{}, equal steps: ITNet of displacements is ahead of {}"
+GRAVITY = "motion: Gravity, 8 bodies, {}, {}: ITNet is ahead of {}"
+ROLLOUT, STEP = "rollout of 50 steps", "one step"
+NETWORK, ATTENTION = "an interaction network", "attention with relative positions"
+HIDDEN = "luna-encoders: Hidden words, {} tokens, {}: LUNA above {}"
+IRREGULAR = "irregular: {}, irregular times, {}: a CKCNN is ahead of {}"
+OTHERS = "the best of GRU-D, a neural CDE and MiniROCKET on interpolated series"
+RATE = "ckconv: {}, rate {}: ahead of a GRU and a TCN that read series resampled to the rate of training"
+PLATEAU = "plateau: {}: trained with 2 to 8 steps, {} instead of 4 cost the {} model little"
+LAYERS = "layers: Sentences: at {0} steps, drawn steps are ahead of an encoder of {0} layers"
+LOW_RANK = "itnet: Digits: low rank beats {} at equal parameters"
+CANVASES = "canvases: All canvases: {}"
+EQUAL_STEPS, EQUAL_TIME = "equal steps", "equal time"
 PLACES = (
     Place(
         "itnet",
-        "at equal steps, forces between charges, by a kernel without absolute positions whose design "
-        "was searched, relative to attention with displacements and to an interaction network; "
-        "rollouts of bodies under gravity, relative to an interaction network",
+        "Forces and motions, at equal steps: it is ahead of softmax attention, and in rollouts of bodies "
+        "under gravity of an interaction network. With a kernel that was searched on that task, it is ahead "
+        "of both on forces between charges.",
         (
-            CHARGES.format(8, "", "attention with relative positions"),
-            CHARGES.format(8, "", "an interaction network"),
-            BODIES.format(ROLLOUT, "equal steps", "an interaction network"),
+            GRAVITY.format(ROLLOUT, EQUAL_STEPS, NETWORK),
+            AGAIN.format(8, "", ATTENTION),
+            AGAIN.format(8, "", NETWORK),
         ),
-        "forces, relative to EGNN, whose forces turn with the system; with more particles than in "
-        "training, relative to an interaction network; the same rollouts at equal time; bodies under "
-        "gravity, relative to attention with displacements and to EGNN",
+        "EGNN, whose forces turn with the system, has much smaller errors on charges. On bodies, "
+        "attention that reads displacements and EGNN are ahead, and at equal time an interaction network "
+        "too. On charges, the first kernel, with absolute positions, lost to all models that it was meant to beat.",
         (
-            CHARGES.format(8, "", "EGNN"),
-            CHARGES.format(12, ", never seen", "an interaction network"),
-            BODIES.format(ROLLOUT, "equal time", "an interaction network"),
-            BODIES.format("one step", "equal steps", "attention with relative positions"),
-            BODIES.format("one step", "equal steps", "EGNN"),
+            AGAIN.format(8, "", "EGNN"),
+            FIRST.format(8, "", NETWORK),
+            AGAIN.format(12, ", never seen", NETWORK),
+            GRAVITY.format(STEP, EQUAL_STEPS, ATTENTION),
+            GRAVITY.format(STEP, EQUAL_STEPS, "EGNN"),
+            GRAVITY.format(ROLLOUT, EQUAL_STEPS, ATTENTION),
+            GRAVITY.format(ROLLOUT, EQUAL_TIME, NETWORK),
         ),
         "itnet",
     ),
     Place(
         "itnet_low_rank",
-        "ITNet's kernel for many points; digits, relative to Performer and to softmax of its size, at "
-        "rates at the ends of those tried (on the digits of another recipe, below, it is level with "
-        "softmax)",
-        tuple(
-            f"itnet: Digits: low rank beats {other} at equal parameters"
-            for other in ("performer", "softmax")
-        ),
-        "a low rank loses accuracy (digits, highest rank minus lowest)",
+        "ITNet's kernel for many points. On handwritten digits it is ahead of Performer and of softmax "
+        "attention of its size, each at the better of two or three rates, at an end of those tried. On the "
+        "digits of another recipe (*by data*, below) it is level with softmax.",
+        (LOW_RANK.format("performer"), LOW_RANK.format("softmax")),
+        "Accuracy grows with the rank (16 against 2 a head), so a low rank costs some of it.",
         ("itnet: Accuracy grows with the rank",),
         "itnet_low_rank",
     ),
     Place(
         "ckconv",
-        "bits at an exact lag in irregular times (a task made for a convolution), relative to the best "
-        "of three other methods at equal steps, and to a TCN on a grid at equal time; "
-        "series at half the rate of training, with the same weights, relative to GRUs and TCNs that "
-        "read them interpolated to that rate (PLAID; not on JapaneseVowels, whose table *rate* is "
-        "below)",
-        (IRREGULAR.format("Lags"), LAGS_TIME, f"ckconv: PLAID, rate 1 → 1/2: {INTERPOLATED}"),
-        "bursts of samples at irregular times, relative to the best of three other methods "
-        "(JapaneseVowels); twice the rate of training (PLAID); with most samples lost, relative to "
-        "GRUs and TCNs (PLAID); permuted pixels, relative to a TCN",
+        "Bits at an exact lag in irregular times, a task made for a convolution; series at half the rate of "
+        "training with the same weights (on PLAID; on JapaneseVowels a TCN that reads them interpolated "
+        "is as good).",
         (
-            IRREGULAR.format("JapaneseVowels"),
-            f"ckconv: PLAID, rate 1/2 → 1: {INTERPOLATED}",
+            IRREGULAR.format("Lags", EQUAL_TIME, "the best of GRU-D and a neural CDE"),
+            IRREGULAR.format("Lags", EQUAL_TIME, "a TCN on a grid"),
+            RATE.format("PLAID", "1 → 1/2"),
+        ),
+        "Bursts of samples at irregular times (JapaneseVowels); twice the rate of training, and most "
+        "samples lost (both on PLAID); permuted pixels.",
+        (
+            IRREGULAR.format("JapaneseVowels", EQUAL_STEPS, OTHERS),
+            RATE.format("PLAID", "1/2 → 1"),
             "ckconv: missing data costs little (PLAID, 70% lost)",
             "ckconv: pMNIST at 14 x 14: the small network is ahead of TCN, LSTM, GRU",
         ),
@@ -102,87 +104,98 @@ PLACES = (
     ),
     Place(
         "luna",
-        "hidden words of texts of 512 tokens, relative to Hedgehog; of 8,192 tokens, relative to "
-        "softmax, which takes much longer there; images as sequences of pixels, relative to softmax, "
-        "a convolution added to both",
+        "Hidden words in texts of 512 tokens, at equal steps: it is ahead of Hedgehog. At 8,192 tokens it is "
+        "level with softmax, which takes much longer there.",
         (
-            f"{HIDDEN_WORDS}, 512 tokens, equal steps: LUNA above Hedgehog",
-            f"{HIDDEN_WORDS}, 8,192 tokens, equal steps: LUNA above softmax",
+            HIDDEN.format("512", EQUAL_STEPS, "Hedgehog"),
+            HIDDEN.format("8,192", EQUAL_STEPS, "softmax"),
             "lra-image: Image: LUNA above softmax, a convolution beside both",
         ),
-        "hidden words, relative to linear attention with elu + 1, which takes less time: at equal steps "
-        "and at equal time; bytes of text (128 of each), relative to softmax",
+        "Linear attention with elu + 1 takes less time, is as good at equal steps, and better at equal time. "
+        "At equal time LUNA is not ahead of Hedgehog either. Bytes of text (128 of each) go to softmax.",
         (
-            f"{HIDDEN_WORDS}, 512 tokens, equal steps: LUNA above elu + 1",
-            f"{HIDDEN_WORDS}, 512 tokens, equal time: LUNA above elu + 1",
+            HIDDEN.format("512", EQUAL_STEPS, "elu + 1"),
+            HIDDEN.format("512", EQUAL_TIME, "elu + 1"),
+            HIDDEN.format("512", EQUAL_TIME, "Hedgehog"),
             "lra: Text: LUNA above softmax",
         ),
         "luna",
     ),
     Place(
         "infsa",
-        "images of small objects on large canvases, relative to softmax",
-        ("canvases: All canvases: pure InfSA is more accurate than softmax",),
-        "its attention maps do not find the object better than softmax's",
-        ("canvases: All canvases: ROC-AUC: pure above softmax",),
+        "An article of clothing among fragments of others, on canvases of 42 × 42 pixels (36 patches). That "
+        "it is ahead of softmax is not decided.",
+        (CANVASES.format("pure InfSA is more accurate than softmax"),),
+        "That its attention maps find the object better than softmax's is not shown.",
+        (CANVASES.format("ROC-AUC: pure above softmax"),),
         "infsa",
     ),
     Place(
         "linear_infsa",
-        "many tokens in little time; accuracy relative to softmax's",
-        ("canvases: All canvases: linear InfSA is more accurate than softmax",),
-        "its attention maps are less faithful than softmax's (LeRF)",
-        ("canvases: All canvases: LeRF: linear above softmax",),
+        "A step at many tokens takes little time. Its accuracy was compared only at 36 patches, where it is "
+        "level with softmax.",
+        (CANVASES.format("linear InfSA is more accurate than softmax"),),
+        "Its attention maps are less faithful than softmax's.",
+        (CANVASES.format("LeRF: linear above softmax"),),
         "linear_infsa",
     ),
     Place(
         "evolution",
-        "one set of weights for 2 to 16 time steps (on sentences, for which 2 layers suffice): 2 and 16 "
-        "relative to 4; 2 and 4 relative to encoders of 2 and of 4 layers, trained for each",
+        "One set of weights for 2 to 16 time steps. On sentences, for which 2 layers suffice, 2 and 16 steps "
+        "cost little beside 4.",
         (
-            f"{PLATEAU}, 2 instead of 4 cost the pre-norm model little",
-            f"{PLATEAU}, 16 instead of 4 cost the pre-norm model little",
-            f"{LAYERS}: at 2 steps, drawn steps are ahead of an encoder of 2 layers",
-            f"{LAYERS}: at 4 steps, drawn steps are ahead of an encoder of 4 layers",
+            PLATEAU.format("Sentences", 2, "pre-norm"),
+            PLATEAU.format("Sentences", 16, "pre-norm"),
+            LAYERS.format(2),
+            LAYERS.format(4),
         ),
-        "a step of Strang splitting costs four times the attention of Lie splitting; accuracy relative to "
-        "Lie's",
-        ("continuous: other schemes make better models: Strang against Lie",),
+        "On pictures, other numbers of steps than 4 cost more. A step of Strang splitting evaluates "
+        "attention four times and is not more accurate than one of Lie splitting.",
+        (
+            PLATEAU.format("Pictures", 2, "soft-norm"),
+            PLATEAU.format("Pictures", 16, "pre-norm"),
+            "continuous: other schemes make better models: Strang against Lie",
+        ),
     ),
 )
 
 
 def places(speed: dict[str, Any] | None) -> str:
-    """Return the table, with numbers in points of accuracy (of relative error for charges)."""
-    lines = []
-    for place in PLACES:
-        best = _with_numbers(place.best, place.shown)
-        loses = _with_numbers(place.loses, place.lost)
-        lines.append((place.operator, best, _price(place.timed, speed), loses))
-    cost = f"time relative to softmax's, forward and backward at N = {N:,}"
-    return table(("operator", "strength", cost, "weakness"), lines)
+    """Return a part for each operator: strength, price, weakness, and the claims that show them."""
+    return "\n\n".join(_part(place, speed) for place in PLACES)
 
 
-def _with_numbers(text: str, claims: tuple[str, ...]) -> str:
-    """Append the number and the verdict of each claim to a text."""
-    if not claims:
-        return text
-    parts = []
-    for name in claims:
-        one = judged()[name].result
-        part = one.here.partition(";")[0]
-        if part != "not run":
-            part += f", {one.verdict or 'not primary'}"
-        parts.append(part)
-    return f"{text}: {'; '.join(parts)}"
+def _part(place: Place, speed: dict[str, Any] | None) -> str:
+    """Return the part of one operator."""
+    lines = [_line("for it", name) for name in place.shown]
+    lines += [_line("against it", name) for name in place.lost]
+    words = [f"- *For it.* {place.best}", f"- *Against it.* {place.loses}"]
+    if price := _price(place.timed, speed):
+        words.append(f"- *Its price.* {price}")
+    parts = (
+        f"### {place.operator}",
+        "\n".join(words),
+        table(("", "claim", "here", "verdict"), lines),
+    )
+    return "\n\n".join(parts)
+
+
+def _line(side: str, name: str) -> tuple[str, ...]:
+    """Return the line of a claim: its text, number and verdict."""
+    one = judged()[name]
+    verdict = one.verdict
+    if one.limits:
+        verdict += f" ({one.limits})"
+    return side, one.result.claim.text, one.result.here, verdict
 
 
 def _price(operator: str, speed: dict[str, Any] | None) -> str:
-    """Return an operator's time relative to softmax attention's."""
+    """Return a sentence with an operator's time relative to softmax attention's."""
     if not operator or not speed:
-        return "not timed here"
+        return ""
     times: dict[str, dict[int, float]] = {}
     for curve in speed["scaling"]:
         if curve["direction"] == "step":
             times[curve["operator"]] = dict(zip(curve["lengths"], curve["milliseconds"]))
-    return f"{times[operator][N] / times[speed['reference']][N]:.2g}×"
+    ratio = times[operator][N] / times[speed["reference"]][N]
+    return f"At N = {N:,}, forward and backward take {ratio:.2g} times as long as softmax's."

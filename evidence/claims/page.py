@@ -72,7 +72,7 @@ the first seeds of an untuned look among theirs.)
 Times have no ±: a median is followed in brackets by half the interquartile range.
 
 Some pages have two rounds of runs (InfSA, the Arena, the continuous transformer). Their primary claims are those of the second round and were named before it; the first round is exploratory.
-The primary claims of the pages of ITNet and of CKConv, and those about conversions of several tasks, were named after the runs that are committed today: they are the claims that the
+The primary claims of CKConv's page, those about images on ITNet's, and those about conversions of several tasks were named after the runs that are committed today: they are claims that the
 papers state first, and their rows say so. All other primary claims were named before their first run.
 
 ## Every claim of the five papers
@@ -121,8 +121,8 @@ def paper_table(rows: list[Row]) -> str:
             seeds += f" × {row.samples:,}"
 
         verdict = row.verdict
-        if row.late and verdict in (REPRODUCED, CONTRADICTED):
-            verdict += " (named after the runs)"
+        if row.limits:
+            verdict += f" ({row.limits})"
 
         cells = (entry["claim"], entry["where"], entry["paper"], row.here, seeds, verdict)
         # A bar would end the cell of a Markdown table.

@@ -35,6 +35,7 @@ from ..kit.claims import (
     Judged,
     judge,
     openness,
+    tested_over,
 )
 from ..kit.grid import sections
 from ..kit.page import load
@@ -65,7 +66,7 @@ class Row:
         seeds: number of seeds of the result; 0 if nothing was trained.
         verdict: one of the verdicts of :mod:`evidence.kit.claims`.
         samples: number of test samples of its test; 0 for a test over the seeds alone.
-        late: whether the claim was named after its runs.
+        limits: what a conclusion from trained runs does not say; see :attr:`JudgedClaim.limits`.
     """
 
     entry: Entry
@@ -73,7 +74,7 @@ class Row:
     seeds: int
     verdict: str
     samples: int = 0
-    late: bool = False
+    limits: str = ""
 
 
 class ClaimSet(NamedTuple):
@@ -106,6 +107,28 @@ class JudgedClaim(NamedTuple):
     result: Judged
     seeds: int
     late: bool
+
+    @property
+    def verdict(self) -> str:
+        """The verdict, or the reason why an exploratory claim is open."""
+        if self.result.verdict:
+            return self.result.verdict
+        if self.result.claim.sample is None:
+            return NO_TEST
+        return openness(self.result.found, primary=False)
+
+    @property
+    def limits(self) -> str:
+        """The limits of a conclusion: a test over seeds alone, a claim named after its runs."""
+        if self.verdict not in (REPRODUCED, CONTRADICTED):
+            return ""
+        found = self.result.found
+        parts = []
+        if tested_over(found) == "seeds alone":
+            parts.append("over seeds alone")
+        if self.late:
+            parts.append("named after the runs")
+        return ", ".join(parts)
 
 
 def papers() -> list[dict[str, Any]]:
@@ -140,7 +163,7 @@ def judged() -> dict[str, JudgedClaim]:
 
 def _sets() -> Iterator[ClaimSet]:
     """Yield the sets of claims of all results pages."""
-    yield ClaimSet("itnet", "itnet", itnet.CLAIMS, itnet_results(), before=())
+    yield ClaimSet("itnet", "itnet", itnet.CLAIMS, itnet_results(), itnet.NAMED_BEFORE)
     yield ClaimSet("physics", "physics", physics.CLAIMS, physics.results())
     yield ClaimSet("motion", "motion", motion.CLAIMS, motion.results())
     yield ClaimSet("fields", "fields", fields.CLAIMS, fields.results())
@@ -164,7 +187,8 @@ def _sets() -> Iterator[ClaimSet]:
     yield ClaimSet("conversions", "linearize", linearize.CLAIMS, linearize.results(), before)
     yield ClaimSet("luna-encoders", "luna-encoders", encoders.CLAIMS, encoders.results())
     yield ClaimSet("lra", "lra", lra.CLAIMS, load(lra.TABLE.file)["runs"])
-    yield ClaimSet("lra", "lra-image", lra_image.CLAIMS, sections(lra_image.FILE))
+    before = load(lra_image.FILE)["primary"]
+    yield ClaimSet("lra", "lra-image", lra_image.CLAIMS, sections(lra_image.FILE), before)
 
 
 def numbers(result: dict[str, Any]) -> list[float]:
@@ -262,20 +286,14 @@ def answer(entry: Entry) -> Row:
         row = replace(row, here=f"does not: `{test}`", verdict=CONTRADICTED)
 
     if "judged" in entry:
-        one, seeds, late = judged()[entry["judged"]]
+        known = judged()[entry["judged"]]
+        one = known.result
         samples = one.found.samples if one.found else 0
-        row = replace(row, here=one.here, seeds=seeds, samples=samples, late=late)
+        row = replace(row, here=one.here, seeds=known.seeds, samples=samples)
         # The verdict of a computation or a proof stands. Exploratory claims are open.
         if "result" not in entry and "test" not in entry:
-            row = replace(row, verdict=one.verdict or _explored(one))
+            row = replace(row, verdict=known.verdict, limits=known.limits)
     return row
-
-
-def _explored(one: Judged) -> str:
-    """Return the reason why an exploratory claim is open."""
-    if one.claim.sample is None:
-        return NO_TEST
-    return openness(one.found, primary=False)
 
 
 def _openness(entry: Entry, values: list[float]) -> str:

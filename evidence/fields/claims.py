@@ -6,7 +6,7 @@ and features of both ends beside the positions.
 
 from __future__ import annotations
 
-from ..kit.claims import Claim, Sample
+from ..kit.claims import Claim, Sample, means
 from ..kit.contest import EQUAL_STEPS, EQUAL_TIME
 from ..kit.page import load
 from ..kit.statistics import Rows, paired
@@ -51,7 +51,9 @@ def claim(
     if resolution != TRAINED:
         grid += ", not used in training"
     text = f"Darcy's flow, {grid}, {budget}: ITNet is ahead of {TITLES[other]}"
-    return Claim(text, "no number", ahead(budget, other, resolution), primary=primary)
+    shown = means(budget, "itnet", other, metric(resolution))
+    sample = ahead(budget, other, resolution)
+    return Claim(text, "no number", sample, primary=primary, shown=shown)
 
 
 CLAIMS = [

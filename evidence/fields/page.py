@@ -57,7 +57,7 @@ Every model is trained for as long as the slowest one needs for {tried_steps} st
 
 ## Claims
 
-The difference is the other model's error minus ITNet's, in points. It is positive where ITNet is better.
+The difference is the other model's error minus ITNet's, in points. It is positive where ITNet is better. Behind it stand both errors, ITNet's first.
 
 {claims}
 """

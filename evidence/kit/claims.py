@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from .page import table
-from .statistics import Summary, holm, paired, summarise
+from .statistics import Rows, Summary, holm, paired, summarise
 
 REPRODUCED, CONTRADICTED = "reproduced", "contradicted"
 NOT_RUN = "open: not run"
@@ -105,6 +106,32 @@ class Judged(NamedTuple):
 def better(section: str, a: str, b: str, metric: str = "accuracy") -> Sample:
     """Return a sample: variant ``a`` minus ``b`` in a section of trained runs, per seed."""
     return lambda found: paired(found.get(section, []), a, b, metric)
+
+
+def means(runs: str, a: str, b: str, metric: str) -> Callable[[dict[str, Rows]], str]:
+    """Return a function that prints the mean errors of two variants, over seeds that both have.
+
+    Beside a difference, they show how large it is: 0.3 points may be a tenth of an error, or nine
+    tenths of it.
+
+    Example:
+        >>> rows = [{"variant": v, "seed": 0, "error": x} for v, x in (("a", 0.01), ("b", 0.0325))]
+        >>> means("tuned", "a", "b", "error")({"tuned": rows})
+        'errors 1.00 and 3.25'
+    """
+
+    def shown(found: dict[str, Rows]) -> str:
+        by_variant: dict[str, dict[int, float]] = {a: {}, b: {}}
+        for row in found.get(runs, []):
+            if row["variant"] in by_variant:
+                by_variant[row["variant"]][row["seed"]] = row[metric]
+        seeds = by_variant[a].keys() & by_variant[b].keys()
+        if not seeds:
+            return ""
+        one, other = (100 * fmean(values[seed] for seed in seeds) for values in by_variant.values())
+        return f"errors {one:.2f} and {other:.2f}"
+
+    return shown
 
 
 def judge(claims: Sequence[Claim], found: Any) -> list[Judged]:

@@ -22,7 +22,7 @@ from fredholm.lab.training.grid import Cell, Grid, Report, recipe_cell, scores_o
 from fredholm.training import evaluate, load_recipe
 
 from .answers import answers_of
-from .page import load, save
+from .page import at_an_end, load, save
 from .subject import Options
 
 Row = dict[str, Any]
@@ -236,23 +236,11 @@ class Section:
         return groups
 
     def at_an_end(self, found: Iterable[Row]) -> str:
-        """Say which variants chose the first or the last of their choices.
-
-        Returns: a sentence, or nothing if there is none.
-        """
-        ends = []
-        chosen = 0
-        for variant, rows in self.by_variant(found).items():
-            choices = self.choices.get(variant, ())
-            if len(choices) > 1:
-                chosen += 1
-                # The choice is the last override.
-                if rows[0]["overrides"][-1] in (choices[0], choices[-1]):
-                    ends.append(variant)
-        if not ends:
-            return ""
-        who = "all models" if len(ends) == chosen else "; ".join(ends)
-        return f"The first or the last of the tried settings was best, so that better ones may lie beyond them, for: {who}."
+        """Say which variants chose the first or the last of their choices; may be empty."""
+        groups = self.by_variant(found).items()
+        # The choice is the last override.
+        chosen = {name: rows[0]["overrides"][-1] for name, rows in groups if name in self.choices}
+        return at_an_end(chosen, self.choices)
 
 
 def section_table(file: str, name: str, part: str = "sections") -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,28 @@ def listed(values: Iterable[Any]) -> str:
     if not most:
         return last
     return f"{', '.join(most)} and {last}"
+
+
+def at_an_end(chosen: Mapping[str, Any], tried: Mapping[str, Sequence[Any]]) -> str:
+    """Say which models chose the first or the last of the settings that were tried for them.
+
+    Args:
+        chosen: the setting of each model.
+        tried: its settings, in their order. A model without a choice is left out.
+
+    Example:
+        >>> at_an_end({"a": 0.1, "b": 0.3}, {"a": (0.1, 0.2), "b": (0.1, 0.3, 1.0)})
+        'The first or the last of the tried settings was best, so that better ones may lie beyond them, for: a.'
+    """
+    choosing = [name for name in chosen if len(tried.get(name, ())) > 1]
+    ends = [name for name in choosing if chosen[name] in (tried[name][0], tried[name][-1])]
+    if not ends:
+        return ""
+    who = "all models" if len(ends) == len(choosing) else "; ".join(ends)
+    return (
+        "The first or the last of the tried settings was best, so that better ones may lie beyond "
+        f"them, for: {who}."
+    )
 
 
 def spread(values: Iterable[float], scale: float = 100.0, digits: int = 1) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..kit.claims import Claim, Sample
+from ..kit.claims import Claim, Sample, means
 from ..kit.contest import EQUAL_STEPS, EQUAL_TIME
 from ..kit.page import load
 from ..kit.statistics import Rows, paired
@@ -56,7 +56,13 @@ def claim(
 ) -> Claim:
     """Return the claim that ITNet's error is smaller than another model's."""
     text = f"Charges, {_particles(points)}, {budget}: ITNet is ahead of {title or other}"
-    return Claim(text, "no number", ahead(budget, other, metric(points)), primary=primary)
+    return Claim(
+        text,
+        "no number",
+        ahead(budget, other, metric(points)),
+        primary=primary,
+        shown=means(budget, "itnet", other, metric(points)),
+    )
 
 
 def claim_again(other: str, points: int, title: str, budget: str = EQUAL_STEPS) -> Claim:
@@ -66,7 +72,12 @@ def claim_again(other: str, points: int, title: str, budget: str = EQUAL_STEPS) 
         f"{title}"
     )
     runs = f"{AGAIN}, {budget}"
-    return Claim(text, "no number", ahead(runs, other, metric(points), RELATIVE_ITNET))
+    return Claim(
+        text,
+        "no number",
+        ahead(runs, other, metric(points), RELATIVE_ITNET),
+        shown=means(runs, RELATIVE_ITNET, other, metric(points)),
+    )
 
 
 def _particles(points: int) -> str:

@@ -64,7 +64,7 @@ The error of a system is its mean squared distance from the true positions, over
 
 ## Claims
 
-The difference is the other model's error minus ITNet's, in points. It is positive where ITNet is better. Claims on springs and on gravity run with `python -m evidence run physics springs` and `python -m evidence run physics gravity`.
+The difference is the other model's error minus ITNet's, in points. It is positive where ITNet is better. Behind it stand both errors, ITNet's first. Claims on springs and on gravity run with `python -m evidence run physics springs` and `python -m evidence run physics gravity`.
 
 {claims}
 """

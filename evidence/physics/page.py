@@ -84,7 +84,7 @@ ITNet were tried with seed 0 in validation, at a rate of 0.01; this one, with tw
 
 ## Claims
 
-The difference is the other model's error minus ITNet's, in points of the mean squared force. It is positive where ITNet is better.
+The difference is the other model's error minus ITNet's, in points of the mean squared force. It is positive where ITNet is better. Behind it stand both errors, ITNet's first.
 *ITNet of displacements* is *itnet, relative*. Claims that name larger rates belong to the second contest, which runs with the same command.
 
 {claims}

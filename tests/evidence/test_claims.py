@@ -21,6 +21,7 @@ from evidence.kit.claims import (
     REPRODUCED,
     UNTESTABLE,
     Claim,
+    judge,
 )
 from evidence.kit.subject import find_subject
 
@@ -83,10 +84,15 @@ def test_a_verdict_says_whether_its_claim_was_named_after_the_runs():
     assert late.late(claim)
     assert not late.late(Claim("exploratory", sample=list))
 
+    (judged,) = judge([claim], [0.1, 0.11, 0.12, 0.1, 0.11])
+    assert rows.JudgedClaim(judged, 5, late=True).limits == "over seeds alone, named after the runs"
+    assert rows.JudgedClaim(judged, 5, late=False).limits == "over seeds alone"
+    open_one = judged._replace(verdict=NOT_RUN)
+    assert rows.JudgedClaim(open_one, 0, late=True).limits == ""
+
     entry = {"claim": "a", "where": "Table 1", "paper": "1"}
-    for verdict, shown in ((REPRODUCED, True), (NOT_RUN, False)):
-        row = rows.Row(entry, "+1", 5, verdict, late=True)
-        assert ("named after the runs" in paper_table([row])) == shown
+    row = rows.Row(entry, "+1", 5, REPRODUCED, limits="over seeds alone")
+    assert "| reproduced (over seeds alone) |" in paper_table([row])
 
 
 def test_every_drawn_claim_has_its_picture_on_its_page():

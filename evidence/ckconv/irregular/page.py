@@ -7,7 +7,7 @@ from typing import Any
 from ...kit.claims import claims_tables, primary_texts
 from ...kit.contest import EQUAL_STEPS, EQUAL_TIME, by_model
 from ...kit.machine import machine_line
-from ...kit.page import head, listed, load, spread, table
+from ...kit.page import at_an_end, head, listed, load, spread, table
 from .claims import CLAIMS, results
 from .contest import BATCH, RATES, SEEDS
 from .models import MINIROCKET, NAMES, PARAMETERS
@@ -53,13 +53,15 @@ complete training file. Their seeds ({seeds}) and the primary claims were named 
 ## At equal steps
 
 Every network is trained for the same number of steps of {batch} series. *CPU seconds* are those of the training on one thread, on a machine that was shared with other work.
+Settings were chosen for these steps. {ends}
 
 {equal_steps}
 
 ## At equal time
 
 Every network is trained for as long as the slowest one needs for its steps above. The number of steps follows from the CPU seconds per step,
-medians of rounds that alternate between the networks. MiniROCKET is not trained by steps: its seconds are in the table above. {machine}
+medians of rounds that alternate between the networks. The settings are those above: they were not chosen again for more steps. A step of a ckcnn on lags costs many times the others' steps,
+so this table, not the one above, shows what a network reaches for its cost. MiniROCKET is not trained by steps: its seconds are in the table above. {machine}
 
 {equal_time}
 
@@ -97,6 +99,7 @@ def page() -> str:
         seeds=listed(SEEDS),
         batch=BATCH,
         machine=machine,
+        ends=ends(runs),
         equal_steps=scores(runs, EQUAL_STEPS),
         equal_time=scores(runs, EQUAL_TIME),
         claims=claims_tables(CLAIMS, runs, file),
@@ -106,6 +109,16 @@ def page() -> str:
 def between(limits: tuple[float, float]) -> str:
     """Return the limits of a uniform distribution in words."""
     return f"{limits[0]:g} to {limits[1]:g}"
+
+
+def ends(runs: dict[tuple[str, str], list[dict[str, Any]]]) -> str:
+    """Say which networks chose the first or the last rate of a task."""
+    chosen = {}
+    for (name, _), rows in runs.items():
+        for row in rows:
+            if row["rate"]:
+                chosen[f"{row['variant']} on {TASKS[name].title}"] = row["rate"]
+    return at_an_end(chosen, dict.fromkeys(chosen, RATES))
 
 
 def scores(runs: dict[tuple[str, str], list[dict[str, Any]]], budget: str) -> str:

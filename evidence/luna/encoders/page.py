@@ -10,7 +10,7 @@ from fredholm.lab.report.style import new_figure
 from ...kit.claims import claims_tables, primary_texts
 from ...kit.contest import by_model
 from ...kit.machine import machine_line
-from ...kit.page import IMAGES, head, listed, load, save_picture, spread, table
+from ...kit.page import IMAGES, at_an_end, head, listed, load, save_picture, spread, table
 from ...kit.statistics import Rows, summarise
 from .claims import CLAIMS, results
 from .contest import (
@@ -42,7 +42,7 @@ only the amount of text around them differs. The accuracy is the share of hidden
 alone tells neighbours from other words; there are no positions, so that an encoder can read longer texts than in training. LUNA, Hedgehog and Performer
 have {features} features per head, elu + 1 has {few}. Each encoder is trained for {steps} steps of {batch} segments by Adam.
 The learning rate (from {rates}) is the one with the least loss on validation after {brief} steps with seed 0. The seeds of the tables ({seeds}) and the primary claims
-were named before the first run.
+were named before the first run. {ends}
 
 ## Accuracy and time
 
@@ -61,7 +61,7 @@ that alternate between the encoders.
 
 ## Claims
 
-The difference is LUNA's accuracy minus that of the other encoder. The paper's numbers are means of five tasks of the Long Range Arena.
+The difference is LUNA's accuracy minus that of the other encoder. The paper does not have this task.
 
 {claims}
 """
@@ -109,11 +109,18 @@ def page() -> str:
         rates=listed(RATES),
         brief=BRIEF,
         seeds=listed(SEEDS),
+        ends=ends(runs[EQUAL_STEPS]),
         front=front_section(runs[EQUAL_STEPS], load(SPEED_FILE)),
         equal_steps=scores_table(runs[EQUAL_STEPS]),
         equal_time=scores_table(runs[EQUAL_TIME]),
         claims=claims_tables(CLAIMS, runs, found),
     )
+
+
+def ends(rows: Rows) -> str:
+    """Say which encoders chose the first or the last rate."""
+    chosen = {row["variant"]: row["rate"] for row in rows}
+    return at_an_end(chosen, dict.fromkeys(ATTENTIONS, RATES))
 
 
 def scores_table(rows: Rows) -> str:
