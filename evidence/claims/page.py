@@ -83,7 +83,8 @@ Each row is a claim, with the paper's number, ours, and the verdict by the rule 
 - Deterministic numbers, such as an error against a definition or an order of convergence, need no test: the claim is *reproduced* if all its
   numbers satisfy the bound that it states, and *contradicted* if one does not. A claim that a test of the suite checks, on examples, is reproduced. A number that is extrapolated
   decides nothing.
-- Times and their ratios are medians on one CPU and vary a little: their verdict says on which side of the bound they lie here.
+- Times and their ratios are medians on one CPU and vary a little: their verdict says on which side of the bound they lie here, and nothing about a GPU.
+  The bound is that of the row's own words: 1 if it says *faster*, 13 if it says *13 times*.
 - Rows *beyond the paper* are claims of ours: *reproduced* means that they hold here.
 - Our data, sizes and machine are those of the linked pages, not the papers', so a verdict is about the setting here. Our times are those of a CPU, the papers'
   those of GPUs.

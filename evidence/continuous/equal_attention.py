@@ -157,6 +157,7 @@ def section() -> str:
             "chosen",
         )
         parts.append(f"**{one.title}**\n\n{table(heads, lines)}")
+        parts += filter(None, [one.at_an_end(found[name])])
         parts.append(error_table(groups))
     return "\n\n".join(parts)
 

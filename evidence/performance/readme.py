@@ -1,18 +1,16 @@
 """The README's table of operators, from the committed results.
 
-It shows the purpose of each operator, its accuracy at equal parameters and its time beside
-attention.
+It shows the purpose of each operator, where it is ahead and behind, and its time beside attention.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from ..kit.page import ROOT, load, spread, table
-from ..kit.statistics import summarise
+from ..choosing.places import PLACES, Place
+from ..kit.page import ROOT, load, table
 from ..linearize.recall import LABELS, STORE, STORED, TEACHER, recall_rows
 from ..small import PEER
 
@@ -28,9 +26,7 @@ OURS = {
     "infsa": "centrality of tokens",
     "linear_infsa": "the same in O(N)",
 }
-CLASSICAL = {"softmax": "", "lstm": "", "convolution": ""}
-# Columns of accuracy: the heading, and the task in compare.json or elements.json.
-DIGITS, SCATTERED, COPY = "digits", "scattered", "copy"
+SOFTMAX = "softmax"
 FEW, MANY = 32, 4096
 MISSING = "–"
 # The row of recall.json in which 12 groups of heads keep softmax.
@@ -108,45 +104,25 @@ def _cache(found: dict[str, Any], name: str) -> str:
 
 def operators() -> str:
     """Return the table with one row per operator, and the sentence about ``Evolution``."""
-    scores = [_digits(), _element(SCATTERED), _element(COPY)]
-    best = [max(found, key=lambda name: summarise(found[name]).mean) for found in scores]
+    places = {place.operator: place for place in PLACES}
     few, many = _few(), _many()
 
     rows = []
-    for name, purpose in (OURS | CLASSICAL).items():
-        cells = [_score(found.get(name)) for found in scores]
-        cells = [f"**{cell}**" if name == top else cell for cell, top in zip(cells, best)]
-        shown = f"`{name}`" if name in OURS else f"*{name}*"
-        rows.append((shown, purpose, *cells, _times(few.get(name)), _times(many.get(name))))
+    for name, purpose in OURS.items():
+        place = places[name]
+        times = _times(few.get(name)), _times(many.get(name))
+        rows.append((f"`{name}`", purpose, place.ahead, place.behind, *times))
+    rows.append((f"*{SOFTMAX}*", "", "", "", _times(few.get(SOFTMAX)), _times(many[SOFTMAX])))
 
     heads = (
         "operator",
         "what it adds",
-        f"digits ({_seeds(scores[0])} seeds)",
-        f"scattered ({_seeds(scores[1])})",
-        f"copying ({_seeds(scores[2])})",
+        "ahead of",
+        "behind",
         f"time, N = {FEW}",
         f"N = {MANY:,}",
     )
-    return f"{table(heads, rows)}\n\n{_evolution()}\n"
-
-
-def _digits() -> dict[str, list[float]]:
-    """Return the accuracies of every operator on handwritten digits, by seed."""
-    (task,) = [task for task in load("compare.json")["tasks"] if task["name"] == DIGITS]
-    found = {}
-    for row in task["rows"]:
-        found[row["operator"]] = [run["accuracy"] for run in row["runs"]]
-    return found
-
-
-def _element(task: str) -> dict[str, list[float]]:
-    """Return the accuracies of every operator on a task of docs/choosing.md, by seed."""
-    found: dict[str, list[float]] = {}
-    for run in load("elements.json")["runs"]:
-        if run["task"] == task:
-            found.setdefault(run["operator"], []).append(run["score"])
-    return found
+    return f"{table(heads, rows)}\n\n{_evolution(places['evolution'])}\n"
 
 
 def _few() -> dict[str, float]:
@@ -164,11 +140,11 @@ def _many() -> dict[str, float]:
     """Return times of a call on many points as multiples of softmax attention's."""
     rows = [row for row in load("roofline.json")["rows"] if row["n"] == MANY]
     seconds = {row["operator"]: row["seconds"] for row in rows}
-    return {name: time / seconds["softmax"] for name, time in seconds.items()}
+    return {name: time / seconds[SOFTMAX] for name, time in seconds.items()}
 
 
-def _evolution() -> str:
-    """Return a sentence on the time of a training step of ``Evolution``."""
+def _evolution(place: Place) -> str:
+    """Return sentences on ``Evolution``: its place, and the time of a training step."""
     lengths = {}
     for row in load("splitting.json")["cases"]:
         length = re.search(r"N=(\d+)", row["case"])
@@ -176,23 +152,9 @@ def _evolution() -> str:
             lengths[int(length[1])] = row["ratio"]
     short, long = min(lengths), max(lengths)
     return (
-        "`Evolution` [treats depth as time](docs/splitting.md); training takes "
-        f"{lengths[short]:.2f} times\n`nn.TransformerEncoder`'s at N = {short}, {lengths[long]:.2f} at {long}."
+        f"`Evolution` [treats depth as time](docs/splitting.md): {place.ahead}, but {place.behind}; "
+        f"training takes {lengths[short]:.2f} times\n`nn.TransformerEncoder`'s at N = {short}, {lengths[long]:.2f} at {long}."
     )
-
-
-def _seeds(found: dict[str, list[float]]) -> int:
-    """Return the number of seeds of all operators of one column."""
-    (seeds,) = {len(scores) for scores in found.values()}
-    return seeds
-
-
-def _score(scores: Iterable[float] | None) -> str:
-    """Return mean ± deviation in percent, also for seeds in two groups.
-
-    The page docs/choosing.md lists the groups.
-    """
-    return MISSING if scores is None else spread(scores).partition(" (")[0]
 
 
 def _times(ratio: float | None) -> str:
