@@ -190,7 +190,7 @@ def _and(names: Sequence[str]) -> str:
 
 
 ABOUT = f"""*Take* names the operators with the best validation scores in both groups. On the test split others may be ahead. A name is bold if it is
-ahead with p below {LEVEL}. If no row is bold, no difference between the groups is significant. These tasks are small, and the
+ahead with p below {LEVEL}. In a row without a bold name, no operator of ours is shown to be better or worse than a classical layer: compare both. These tasks are small, and the
 results say nothing about large models.
 
 How the table was made:

@@ -58,7 +58,7 @@ the several pages of one paper, so of 20 true null hypotheses on four pages one 
 | open: not run | there are no numbers yet |
 | open: 1 to 4 seeds | fewer than {seeds} seeds decide nothing |
 | open: undecided at 5 or more seeds | p is {level} or more, or a score has no bound to be compared with |
-| open: larger than its unadjusted error, but not primary | p < {level} before any adjustment, of a claim that is not primary |
+| open: p < {level} before any adjustment, but not primary | nothing is concluded from a claim that is not primary |
 | open: no number per seed | a picture, or numbers that are not one per seed |
 | not testable here | it needs data, hardware or weights that are not here |
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..kit.claims import claims_tables, primary_texts
+from ..kit.claims import answered, claims_tables, judge, primary_texts
 from ..kit.grid import run_sections, sections
 from ..kit.page import head, listed, load
 from ..kit.subject import Options
@@ -21,11 +21,13 @@ The learning rate of every model is chosen among three on validation, with seed 
 (from {first}) and the primary claims were named before the first run. The pictures are those of Fashion-MNIST as 16 patches of 7 × 7 pixels:
 8,000 are for training, 10,000 for testing. All models are pre-norm, of width 32.
 
+**Primary claims.** {answer}
+
 ## One set of weights at {fewest} to {most} steps
 
-Encoders of {counts} layers are trained separately. The one set of weights has {knots} knots with a control that is linear between them, as many parameters as
+Encoders of {counts} layers are trained separately. The one set of weights (the *control* of the equation) is given at {knots} times, its *knots*, and linear between them. It has as many parameters as
 the encoder of {knots} layers, and draws the number of its steps from {fewest} to {most} for every optimizer step. The encoders of 8 and 16 layers have two and four times
-as many parameters. The *early exit* applies the head of the deepest encoder after its first layers. A sample passes through {all_layers} layers to train the four encoders, and
+as many parameters. The *early exit* applies the head of the deepest encoder after its first layers, where it was never trained: a weak rival. A sample passes through {all_layers} layers to train the four encoders, and
 on average through {mean_steps:g} steps to train the one set of weights.
 
 {depths}
@@ -36,14 +38,15 @@ A step of Lie's scheme evaluates attention once. One of Strang's evaluates it {d
 Strang's scheme are compared with {dear}n of Lie's. The network is evaluated twice per step of Strang's and once per step of Lie's; at equal evaluations of attention,
 Strang's scheme has half as many of the network, and is somewhat cheaper. Minutes are those of a machine that other work shared.
 
-The tables of errors take the equation that a trained model defines and solve it again with either scheme. They give the relative error of u(T) in percent,
+The tables of errors take the equation that a trained model defines and solve it again with either scheme. They give the relative error of u(T), the output before the head, in percent,
 against a solution by {fine} steps of Strang's scheme, over {samples} test samples.
 
 {attention}
 
 ## Claims
 
-*Costs little* allows a loss of at most one point.
+*Costs little* allows a loss of at most one point. In these rows the number is the accuracy of the separate encoder minus that of the one set of weights, so a negative number
+means that the one set is ahead. In all other rows a positive number speaks for the claim.
 
 {claims}
 """
@@ -71,6 +74,7 @@ def page() -> str:
     """Return the text of the page."""
     return TEXT.format(
         head=head("Results: depth and scheme at equal cost", "continuous", FILE),
+        answer=answered(judge(CLAIMS, sections(FILE))),
         first=depths.FIRST_SEED,
         fewest=COUNTS[0],
         most=DEEPEST,

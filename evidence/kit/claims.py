@@ -25,7 +25,7 @@ REPRODUCED, CONTRADICTED = "reproduced", "contradicted"
 NOT_RUN = "open: not run"
 FEW_SEEDS = "open: 1 to 4 seeds"
 UNDECIDED = "open: undecided at 5 or more seeds"
-EXPLORED = "open: larger than its unadjusted error, but not primary"
+EXPLORED = "open: p < 0.05 before any adjustment, but not primary"
 NO_TEST = "open: no number per seed"
 UNTESTABLE = "not testable here"
 COLLAPSE = 0.5
@@ -179,13 +179,13 @@ def openness(found: Summary | None, primary: bool) -> str:
     """Return the reason why nothing is concluded from a claim's numbers.
 
     There are four: it was not run; it has too few seeds; its seeds do not decide it; or it is
-    exploratory and lies beyond its unadjusted error.
+    exploratory, with p below 0.05 before any adjustment.
 
     Example:
         >>> openness(None, True), openness(summarise([0.1]), True)
         ('open: not run', 'open: 1 to 4 seeds')
         >>> openness(summarise([0.10, 0.11, 0.10, 0.11, 0.10]), primary=False)
-        'open: larger than its unadjusted error, but not primary'
+        'open: p < 0.05 before any adjustment, but not primary'
     """
     if found is None:
         return NOT_RUN
@@ -276,6 +276,25 @@ def named(claims: Sequence[Claim], before: Sequence[str] | None) -> str:
     if late:
         return f"Named after the runs: {'; '.join(late)}."
     return "The primary claims were named before the runs."
+
+
+def answered(judged: Sequence[Judged]) -> str:
+    """Return the primary claims that are reproduced, and those that are contradicted, in a sentence.
+
+    Example:
+        >>> rows = [0.1, 0.11, 0.12, 0.1, 0.11]
+        >>> claims = [Claim(text, sample=list, primary=True, above=at) for text, at in (("a", 0), ("b", 1))]
+        >>> answered(judge(claims, rows))
+        'Reproduced: *a*. Contradicted: *b*. Open: 0 of 2.'
+    """
+    primary = [one for one in judged if one.claim.primary]
+    sentences = []
+    concluded = 0
+    for word in (REPRODUCED, CONTRADICTED):
+        texts = [f"*{one.claim.text}*" for one in primary if one.verdict == word]
+        concluded += len(texts)
+        sentences.append(f"{word.capitalize()}: {'; '.join(texts) or 'none'}.")
+    return f"{' '.join(sentences)} Open: {len(primary) - concluded} of {len(primary)}."
 
 
 def _p_value(p: float | None) -> str:

@@ -21,7 +21,7 @@ PRICE = re.compile(r"(<!-- price -->).*?(<!-- /price -->)", re.DOTALL)
 OURS = {
     "itnet": "a matrix per pair of points",
     "itnet_low_rank": "the same in O(N)",
-    "luna": "O(N), made from softmax",
+    "luna": "learned feature maps, O(N)",
     "ckconv": "kernels as long as the signal",
     "infsa": "centrality of tokens",
     "linear_infsa": "the same in O(N)",
@@ -52,12 +52,12 @@ def price() -> str:
     teacher = found["bytes"][TEACHER] / 1e6
     start = found["perplexity"][TEACHER][-1]["from"]
     names = {
-        KEPT: f"{groups} groups keep softmax",
+        KEPT: f"{groups} groups keep softmax (growing)",
         f"remember-{KEPT}": "trained",
-        f"remember-{KEPT}-control": "trained, no state",
-        STORE: f"{STORED} stored tokens per group",
+        f"remember-{KEPT}-control": "trained, stateless",
+        STORE: f"{STORED} stored tokens per group (fixed)",
         "remember-store": "trained",
-        "remember-store-control": "trained, no state",
+        "remember-store-control": "trained, stateless",
     }
     heads = (
         "SmolLM2",
@@ -73,7 +73,7 @@ def price() -> str:
         ratio = f"{_far_ratio(found, name):.2f}×"
         rows.append((label, *_recall(found, name), ratio, _cache(found, name)))
     return (
-        "\nThe price ([relative to the teacher's](docs/results/recall.md)):\n\n"
+        "\nThe price, [relative to the original](docs/results/recall.md):\n\n"
         f"{table(heads, rows)}\n"
     )
 
@@ -153,7 +153,7 @@ def _evolution(place: Place) -> str:
     short, long = min(lengths), max(lengths)
     return (
         f"`Evolution` [treats depth as time](docs/splitting.md): {place.ahead}, but {place.behind}; "
-        f"training takes {lengths[short]:.2f} times\n`nn.TransformerEncoder`'s at N = {short}, {lengths[long]:.2f} at {long}."
+        f"a step takes {lengths[short]:.2f} times\n`nn.TransformerEncoder`'s at N = {short}, {lengths[long]:.2f} at {long}."
     )
 
 

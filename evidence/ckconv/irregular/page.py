@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...kit.claims import claims_tables, primary_texts
+from ...kit.claims import answered, claims_tables, judge, primary_texts
 from ...kit.contest import EQUAL_STEPS, EQUAL_TIME, by_model
 from ...kit.machine import machine_line
 from ...kit.page import at_an_end, head, listed, load, spread, table
@@ -27,6 +27,8 @@ COMMAND = "`python -m evidence run ckconv irregular`"
 TEXT = """{head}Observations come at irregular times, in bursts with long gaps between them. Is a network of continuous convolutions better at them than networks that were
 made for such times, and than MiniROCKET on interpolated series? {command}; `--only` selects tasks.
 
+**Primary claims.** {answer}
+
 **Data.** In the first two sets, each channel is observed at its own ticks of a clock: {share:.0%} of the values in all, other ones for every seed.
 
 - *JapaneseVowels*: nine speakers, 12 channels, 270 series for training and 370 for testing, of at most 29 ticks. Bursts have 3 ticks on average, gaps 7.
@@ -46,7 +48,7 @@ made for such times, and than MiniROCKET on interpolated series? {command}; `--o
 - *minirocket*: reads series that are interpolated linearly to the finer of these grids.
 
 The learning rate (from {rates}) and one of four settings are chosen for each network with seed 0 on {val:.0%} of the training file (of the lags, on {val_samples} further series).
-The settings are the weights of a ckcnn and its ω (3 or 10 for JapaneseVowels, else 30 or 100); the dropout of gru-d, from 0 to 0.5; the path of ncde (straight lines or cubic splines) and its
+The settings are how a ckcnn weighs observations (by time or equally) and its ω (3 or 10 for JapaneseVowels, else 30 or 100); the dropout of gru-d, from 0 to 0.5; the path of ncde (straight lines or cubic splines) and its
 dropout (0 or 0.3); the grid and the number of levels of tcn (5 or 7). For minirocket, series are stretched to equal lengths or aligned at their ends. The runs train on the
 complete training file. Their seeds ({seeds}) and the primary claims were named before the first run, after looks at validation with seed 0.
 
@@ -61,11 +63,13 @@ Settings were chosen for these steps. {ends}
 
 Every network is trained for as long as the slowest one needs for its steps above. The number of steps follows from the CPU seconds per step,
 medians of rounds that alternate between the networks. The settings are those above: they were not chosen again for more steps. A step of a ckcnn on lags costs many times the others' steps,
-so this table, not the one above, shows what a network reaches for its cost. MiniROCKET is not trained by steps: its seconds are in the table above. {machine}
+so this table, not the one above, shows what a network reaches for its cost. Paces were measured beforehand, so the seconds of the runs differ somewhat. MiniROCKET is not trained by steps: its seconds are in the table above. {machine}
 
 {equal_time}
 
 ## Claims
+
+*The best of* several models is chosen for each seed, by its score in the test. The grid of the TCN on lags has cells of {coarse}, of which each keeps one bit, so that it may lose some.
 
 {claims}
 """
@@ -83,6 +87,7 @@ def page() -> str:
     return TEXT.format(
         head=title,
         command=COMMAND,
+        answer=answered(judge(CLAIMS, runs)),
         share=SHARE,
         lag=LAG,
         points=POINTS,
