@@ -40,6 +40,7 @@ Strang's scheme has half as many of the network, and is somewhat cheaper. Minute
 
 The tables of errors take the equation that a trained model defines and solve it again with either scheme. They give the relative error of u(T), the output before the head, in percent,
 against a solution by {fine} steps of Strang's scheme, over {samples} test samples.
+On pictures Lie's scheme is the more accurate solver at 8 and 16 evaluations, the numbers that models are trained with, and Strang's from 32 on. On sentences neither is accurate: the trained equations change too fast.
 
 {attention}
 
