@@ -104,10 +104,12 @@ PLACES = (
             IRREGULAR.format("Lags", EQUAL_TIME, "a TCN on a grid"),
             RATE.format("PLAID", "1 → 1/2"),
         ),
-        "Bursts of samples at irregular times (JapaneseVowels); twice the rate of training, and most "
-        "samples lost (both on PLAID); permuted pixels.",
+        "Bursts of samples at irregular times: GRU-D and MiniROCKET are ahead on JapaneseVowels and on PLAID. Twice the rate of "
+        "training, and most samples lost (both on PLAID); permuted pixels.",
         (
             IRREGULAR.format("JapaneseVowels", EQUAL_STEPS, OTHERS),
+            IRREGULAR.format("PLAID", EQUAL_STEPS, OTHERS),
+            IRREGULAR.format("PLAID", EQUAL_TIME, "the best of GRU-D and a neural CDE"),
             RATE.format("PLAID", "1/2 → 1"),
             "ckconv: missing data costs little (PLAID, 70% lost)",
             "ckconv: pMNIST at 14 x 14: the small network is ahead of TCN, LSTM, GRU",
