@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..kit.claims import COLLAPSE, Claim, Sample
-from ..kit.statistics import Rows, beyond_best
+from ..kit.statistics import Rows, beyond_best, differences, subtract
 from .kernels import NETWORKS
 from .rates import CLAIMS as RATE_CLAIMS
 from .rates import HALF, LOST, WHOLE, Condition, Results, condition_of
@@ -34,23 +34,25 @@ def ahead(section: str, name: str, others: tuple[str, ...]) -> Sample:
     return lambda results: beyond_best(rows_of(results, section), name, others)
 
 
-def accuracies_at(rows: Rows, condition: Condition) -> dict[int, dict[str, float]]:
-    """Return the accuracy of each model under a condition, per seed."""
-    found: dict[int, dict[str, float]] = {}
+class Pair(NamedTuple):
+    """The rows of a model and a seed on complete data and under a condition."""
+
+    whole: dict[str, Any]
+    changed: dict[str, Any]
+
+    @property
+    def lost(self) -> float:
+        return self.whole["accuracy"] - self.changed["accuracy"]
+
+
+def pairs(rows: Rows, after: Condition) -> dict[int, dict[str, Pair]]:
+    """Return the pair of each model, per seed."""
+    changed = {(row["seed"], row["model"]): row for row in rows if condition_of(row) == after}
+    found: dict[int, dict[str, Pair]] = {}
     for row in rows:
-        if condition_of(row) == condition:
-            found.setdefault(row["seed"], {})[row["model"]] = row["accuracy"]
-    return found
-
-
-def losses(rows: Rows, after: Condition) -> dict[int, dict[str, float]]:
-    """Return the accuracy that each model loses from complete data to a condition, per seed."""
-    changed = accuracies_at(rows, after)
-    found: dict[int, dict[str, float]] = {}
-    for seed, accuracies in accuracies_at(rows, WHOLE).items():
-        for model, accuracy in accuracies.items():
-            if model in changed.get(seed, {}):
-                found.setdefault(seed, {})[model] = accuracy - changed[seed][model]
+        key = row["seed"], row["model"]
+        if condition_of(row) == WHOLE and key in changed:
+            found.setdefault(row["seed"], {})[row["model"]] = Pair(row, changed[key])
     return found
 
 
@@ -59,14 +61,13 @@ def lost_shares(dataset: str, after: Condition, models: tuple[str, ...], classes
     chance = 1 / classes
 
     def sample(results: Results) -> list[float]:
-        rows = results[dataset]
-        complete = accuracies_at(rows, WHOLE)
         found = []
-        for seed, lost in losses(rows, after).items():
+        for of_seed in pairs(results[dataset], after).values():
             shares = []
             for name in models:
-                if name in lost:
-                    shares.append(lost[name] / (complete[seed][name] - chance))
+                if name in of_seed:
+                    pair = of_seed[name]
+                    shares.append(pair.lost / (pair.whole["accuracy"] - chance))
             found.append(min(shares))
         return found
 
@@ -80,12 +81,13 @@ def spared(dataset: str, after: Condition) -> Sample:
     """
 
     def sample(results: Results) -> list[float]:
-        found = []
-        for lost in losses(results[dataset], after).values():
-            if set(DATA[dataset].models) <= set(lost):
-                least = min(lost[name] for name in PEERS if name in lost)
-                found.append(least - lost["ckcnn gaps"])
-        return found
+        least, own = [], []
+        for of_seed in pairs(results[dataset], after).values():
+            if set(DATA[dataset].models) <= set(of_seed):
+                peers = (of_seed[name] for name in PEERS if name in of_seed)
+                least.append(min(peers, key=lambda pair: pair.lost))
+                own.append(of_seed["ckcnn gaps"])
+        return subtract(differences(least, "accuracy"), differences(own, "accuracy"))
 
     return sample
 
@@ -95,9 +97,9 @@ def points_lost(dataset: str, after: Condition) -> Callable[[Results], str]:
 
     def shown(results: Results) -> str:
         by_model: dict[str, list[float]] = {}
-        for lost in losses(results[dataset], after).values():
-            for model, points in lost.items():
-                by_model.setdefault(model, []).append(points)
+        for of_seed in pairs(results[dataset], after).values():
+            for model, pair in of_seed.items():
+                by_model.setdefault(model, []).append(pair.lost)
         if not by_model:
             return ""
         parts = [f"{name} {100 * statistics.mean(lost):.1f}" for name, lost in by_model.items()]

@@ -74,6 +74,19 @@ def differences(
     return Scores(values, np.stack(parts))
 
 
+def subtract(a: Scores, b: Scores) -> Scores:
+    """Return ``a`` minus ``b`` per seed, and per sample if both have numbers of the same samples.
+
+    Example:
+        >>> subtract(Scores([0.5]), Scores([0.25]))
+        [0.25]
+    """
+    values = [one - other for one, other in zip(a, b, strict=True)]
+    if a.samples is None or b.samples is None or a.samples.shape != b.samples.shape:
+        return Scores(values)
+    return Scores(values, a.samples - b.samples)
+
+
 class CrossedMean(NamedTuple):
     """The mean over seeds and samples, its standard error, and that error's degrees of freedom."""
 

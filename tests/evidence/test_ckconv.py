@@ -92,7 +92,7 @@ def test_losses_are_compared_seed_by_seed():
     found = claims.spared("plaid", claims.LOST)({"plaid": rows[:-1]})
     assert [round(x, 6) for x in found] == [0.1, 0.1]
     assert claims.spared("plaid", claims.LOST)({"plaid": rows[:-3]}) == found[:1]
-    assert claims.losses(rows, claims.LOST)[0]["ckcnn gaps"] > 0
+    assert claims.pairs(rows, claims.LOST)[0]["ckcnn gaps"].lost > 0
 
 
 def test_a_variant_is_compared_with_the_best_of_others():
