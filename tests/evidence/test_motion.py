@@ -180,4 +180,4 @@ def test_a_table_of_rollouts_shows_what_diverged():
     row = {"variant": "egnn", "median": dict.fromkeys(keys, 0.5)}
     row["diverged"] = dict.fromkeys(keys, 0.0) | {keys[-1]: 0.25}
     text = motion_page.rollout_table(("egnn",), [row])
-    assert text.endswith("| egnn | 50.00 | 50.00 | 50.00 | 50.00 | 50.00 | 50.00; 25.0 diverged |")
+    assert text.endswith("| egnn | 50.00 | 50.00 | 50.00 | 50.00 | 50.00 | 50.00; 25.0% diverged |")
