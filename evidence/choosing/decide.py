@@ -106,7 +106,8 @@ def decision_table(found: dict[str, Any] | None) -> str:
                 scores = [run["score"] for run in of(found["runs"], element, name)]
                 pair.append(f"{name} {shown(scores, element)}")
             cells = [*pair, shown(row["gap"], element), f"{row['p']:.3f}"]
-        lines.append((element.question, take(row), *cells))
+        question = f"*{element.name}*, {element.shown}: {element.question}"
+        lines.append((question, take(row), *cells))
     heads = "your data", "take", "best classical layer", "best of ours", "ours ahead by", "p"
     return "\n\n".join([table(heads, lines), *_equals(rows)])
 

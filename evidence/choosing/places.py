@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..claims.rows import judged
+from ..claims.rows import judged, with_limits
+from ..kit.contest import EQUAL_STEPS, EQUAL_TIME
 from ..kit.page import table
+from ..physics.claims import ATTENTION
 
 N = 1_024
 """Number of points of the compared times."""
@@ -40,7 +42,7 @@ FIRST = "physics: Charges, {} particles{}, equal steps: ITNet is ahead of {}"
 AGAIN = "physics: Charges, larger rates, {} particles{}, equal steps: ITNet of displacements is ahead of {}"
 GRAVITY = "motion: Gravity, 8 bodies, {}, {}: ITNet is ahead of {}"
 ROLLOUT, STEP = "rollout of 50 steps", "one step"
-NETWORK, ATTENTION = "an interaction network", "attention with relative positions"
+NETWORK = "an interaction network"
 HIDDEN = "luna-encoders: Hidden words, {} tokens, {}: LUNA above {}"
 IRREGULAR = "irregular: {}, irregular times, {}: a CKCNN is ahead of {}"
 OTHERS = "the best of GRU-D, a neural CDE and MiniROCKET on interpolated series"
@@ -49,7 +51,6 @@ PLATEAU = "plateau: {}: trained with 2 to 8 steps, {} instead of 4 cost the {} m
 DEPTHS = "evolution: Pictures, {0} steps: one set of weights costs little beside an encoder of {0} layers"
 LOW_RANK = "itnet: Digits: low rank beats {} at equal parameters"
 CANVASES = "canvases: All canvases: {}"
-EQUAL_STEPS, EQUAL_TIME = "equal steps", "equal time"
 PLACES = (
     Place(
         "itnet",
@@ -207,9 +208,7 @@ def _part(place: Place, speed: dict[str, Any] | None) -> str:
 def _line(side: str, name: str) -> tuple[str, ...]:
     """Return the line of a claim: its text, number and verdict."""
     one = judged()[name]
-    verdict = one.verdict
-    if one.limits:
-        verdict += f" ({one.limits})"
+    verdict = with_limits(one.verdict, one.limits)
     return side, one.result.claim.text, one.result.here, verdict
 
 

@@ -19,7 +19,7 @@ from ..kit.claims import (
     UNTESTABLE,
 )
 from ..kit.page import table
-from .rows import Row, answer, papers
+from .rows import Row, answer, papers, with_limits
 
 OPEN_VERDICTS = (NOT_RUN, FEW_SEEDS, UNDECIDED, EXPLORED, NO_TEST)
 VERDICTS = (REPRODUCED, CONTRADICTED, *OPEN_VERDICTS, UNTESTABLE)
@@ -121,9 +121,7 @@ def paper_table(rows: list[Row]) -> str:
         if row.samples:
             seeds += f" × {row.samples:,}"
 
-        verdict = row.verdict
-        if row.limits:
-            verdict += f" ({row.limits})"
+        verdict = with_limits(row.verdict, row.limits)
 
         cells = (entry["claim"], entry["where"], entry["paper"], row.here, seeds, verdict)
         # A bar would end the cell of a Markdown table.

@@ -131,6 +131,16 @@ class JudgedClaim(NamedTuple):
         return ", ".join(parts)
 
 
+def with_limits(verdict: str, limits: str) -> str:
+    """Return a verdict, followed by the limits of its conclusion if it has any.
+
+    Example:
+        >>> with_limits("reproduced", "over seeds alone"), with_limits("reproduced", "")
+        ('reproduced (over seeds alone)', 'reproduced')
+    """
+    return f"{verdict} ({limits})" if limits else verdict
+
+
 def papers() -> list[dict[str, Any]]:
     """Read name, title and rows of each paper."""
     return list(yaml.safe_load_all(FILE.read_text(encoding="utf-8")))
