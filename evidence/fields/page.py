@@ -9,7 +9,7 @@ from ..kit.contest import CLIP, EQUAL_STEPS, EQUAL_TIME, NOT_RUN, by_model, scor
 from ..kit.grid import Row
 from ..kit.machine import machine_line
 from ..kit.page import head, listed, load, table
-from ..kit.task import validation_of
+from ..kit.task import at_ladder_ends, validation_of
 from .claims import CLAIMS, CONSTANT, FILE, TESTED, TRAINED, metric, results
 from .darcy import (
     BATCH,
@@ -35,7 +35,7 @@ a network ({gno_width} hidden units) of two positions within a radius, with one 
 
 **Settings.** All models are trained by Adam with one cycle of the learning rate, and with gradients clipped to a norm of {clip:g}. The settings of each model are searched from one start: those one step away on its ladders are tried until none of them is better in validation, with seed 0 and {tried_steps} steps.
 Models with more settings thus have more tries. The widths of the kernels and the numbers of heads are not searched, and settings that are best after {tried_steps} steps may not be best after more.
-The seeds of the tables ({seeds}) and the primary claims were named before the first recorded run. {looks}
+{ends}The seeds of the tables ({seeds}) and the primary claims were named before the first recorded run. {looks}
 
 {ladders}
 
@@ -90,6 +90,7 @@ def page() -> str:
         seeds=listed(SEEDS),
         looks=LOOKS,
         ladders=ladders(),
+        ends=f"{at_ladder_ends(TASK, runs[EQUAL_STEPS])} " if part else "",
         steps=STEPS,
         batch=BATCH,
         clip=CLIP,

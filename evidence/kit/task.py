@@ -26,6 +26,7 @@ from .contest import (
     EQUAL_TIME,
     Reference,
     all_tried,
+    by_model,
     equal_time_steps,
     one_cycle,
     own_cell,
@@ -34,6 +35,7 @@ from .contest import (
     train,
 )
 from .grid import Row, Table, fill, say
+from .page import listed
 from .subject import Options
 
 BUDGETS = (EQUAL_STEPS, EQUAL_TIME)
@@ -254,6 +256,23 @@ def _beside(value: Any, ladder: tuple[Any, ...]) -> tuple[Any, ...]:
         return ()
     at = ladder.index(value)
     return ladder[max(at - 1, 0) : at] + ladder[at + 1 : at + 2]
+
+
+def at_ladder_ends(task: Task, rows: Iterable[Row]) -> str:
+    """Say which models chose the first or the last value of a ladder, and which value.
+
+    A knob whose values are words is not a ladder.
+    """
+    ends: dict[str, list[str]] = {}
+    for name, runs in by_model(rows, task.models).items():
+        for knob, ladder in task.ladders.get(name, {}).items():
+            chosen = runs[0][knob]
+            if chosen in (ladder[0], ladder[-1]) and not isinstance(chosen, str):
+                ends.setdefault(name, []).append(f"{knob} {chosen:g}")
+    if not ends:
+        return "No setting was chosen at the end of a ladder."
+    who = "; ".join(f"{name} ({listed(values)})" for name, values in ends.items())
+    return f"Chosen at the end of a ladder, beyond which a better setting may lie: {who}."
 
 
 # --- equal time -----------------------------------------------------------------------------------

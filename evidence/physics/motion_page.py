@@ -18,13 +18,13 @@ from ..kit.claims import answered, claims_tables, judge, primary_texts
 from ..kit.contest import NOT_RUN, by_model, score_table
 from ..kit.machine import machine_line
 from ..kit.page import head, listed, load, spread, table
-from ..kit.task import BUDGETS
+from ..kit.task import BUDGETS, at_ladder_ends
 from .charges import BATCH, RATES, SIGMAS
 from .models import ALL_NAMES, HEADS
 from .motion import PARAMETERS, SEEDS, STEPS, TASKS
 from .motion_claims import CLAIMS, FILE, results
 from .moving_models import INFERRING
-from .page import SETTINGS, ends
+from .page import SETTINGS
 from .rollouts import (
     CONSTANT,
     MEAN_MASS,
@@ -72,7 +72,7 @@ The difference is the other model's error minus ITNet's, in points. It is positi
 """
 LAW = """## {title}
 
-`python -m evidence run physics {law}`. {ends}Every model is trained for {steps:,} steps of {batch} systems, and at equal time for as long as the fastest model needs for {steps:,} steps. *CPU seconds* are those of one thread, on a machine that was shared with other work.
+`python -m evidence run physics {law}`. {ends} Every model is trained for {steps:,} steps of {batch} systems, and at equal time for as long as the fastest model needs for {steps:,} steps. *CPU seconds* are those of one thread, on a machine that was shared with other work.
 
 Without training: *{solved}* is the law with the masses that frames 0 and 1 determine; *{mean}* is the law with the same mass for all bodies, hence the error of a model that knows the law but infers nothing; *{constant}* does not change over time.
 
@@ -132,7 +132,7 @@ def _law(law: str, part: dict[str, Any], runs: dict[str, list[dict[str, Any]]]) 
         law=law,
         steps=STEPS,
         batch=BATCH,
-        ends=ends(TASKS[law], runs[f"{law}, {BUDGETS[0]}"]),
+        ends=at_ladder_ends(TASKS[law], runs[f"{law}, {BUDGETS[0]}"]),
         solved=SOLVED,
         mean=MEAN_MASS,
         constant=CONSTANT,

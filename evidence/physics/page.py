@@ -9,13 +9,12 @@ from ..datasets.charges import LEAST, MOST, SOFTENING
 from ..kit.claims import claims_tables
 from ..kit.contest import EQUAL_STEPS, EQUAL_TIME, score_table
 from ..kit.machine import machine_line
-from ..kit.page import head, listed, load
-from ..kit.task import Task
+from ..kit.page import at_an_end, head, listed, load
+from ..kit.task import at_ladder_ends
 from .charges import (
     AGAIN,
     BATCH,
     FILE,
-    FIRST_TASK,
     FRESH_SEEDS,
     PARAMETERS,
     RATES,
@@ -54,7 +53,7 @@ of the tables ({seeds}) and the primary claims were named before the first run.
 
 ## At equal steps
 
-Every model is trained for {steps:,} steps of {batch} systems.{edge} *CPU seconds* are those of one thread, on a machine that was shared with other work.
+Every model is trained for {steps:,} steps of {batch} systems. {edge} *CPU seconds* are those of one thread, on a machine that was shared with other work.
 
 {equal_steps}
 
@@ -68,8 +67,8 @@ Every model is trained for as long as the fastest model needs for {steps:,} step
 ## Larger rates
 
 In the contest above all models chose the largest rate and the smaller bandwidth. A second, exploratory contest starts from that setting. It tries the neighbours of a model's best
-setting on two ladders ({ladder} for the rate, {sigma_ladder} for the bandwidth) until none of them is better in validation, so the chosen setting does not lie at the edge of what was tried.
-{ends}The seeds of its tables ({fresh}) were named before its first run.
+setting on two ladders ({ladder} for the rate, {sigma_ladder} for the bandwidth) until none of them is better in validation.
+{ends} The seeds of its tables ({fresh}) were named before its first run.
 
 It has one more model: *itnet, relative* receives no absolute positions, like the models that are ahead of ITNet above, and its kernel has {layers} hidden layers of {relative_width} units. Ten designs of
 ITNet were tried with seed 0 in validation, at a rate of 0.01; this one, with two units more, was the best of them. No designs were searched for the other models. `{command}`
@@ -101,6 +100,7 @@ def page() -> str:
         return f"{title}Not measured yet: `{COMMAND}`.\n"
     runs = results()
     again = {budget: runs[f"{AGAIN}, {budget}"] for budget in (EQUAL_STEPS, EQUAL_TIME)}
+    chosen = {row["variant"]: row["rate"] for row in runs[EQUAL_STEPS]}
     return TEXT.format(
         head=title,
         command=COMMAND,
@@ -120,12 +120,12 @@ def page() -> str:
         steps=STEPS,
         batch=BATCH,
         machine=machine_line(found["machine"]),
-        edge=edge(FIRST_TASK, runs[EQUAL_STEPS]),
+        edge=at_an_end(chosen, dict.fromkeys(chosen, TRIED_RATES)),
         equal_steps=scores(runs[EQUAL_STEPS]),
         equal_time=scores(runs[EQUAL_TIME]),
         ladder=listed(RATES),
         sigma_ladder=listed(SIGMAS),
-        ends=ends(SECOND_TASK, again[EQUAL_STEPS]),
+        ends=at_ladder_ends(SECOND_TASK, again[EQUAL_STEPS]),
         fresh=listed(FRESH_SEEDS),
         layers=RELATIVE_KERNEL["depth"] - 1,
         relative_width=RELATIVE_KERNEL["width"],
@@ -134,33 +134,6 @@ def page() -> str:
         claims=claims_tables(CLAIMS, runs, found),
         **SYSTEMS,
     )
-
-
-def edge(task: Task, rows: list[dict[str, Any]]) -> str:
-    """Say which models chose the largest of a task's rates, beyond which nothing was tried."""
-    largest = max(rate for settings in task.settings.values() for rate, _ in settings)
-    at_edge = []
-    for name in task.models:
-        rates = {row["rate"] for row in rows if row["variant"] == name}
-        if rates == {largest}:
-            at_edge.append(name)
-    if not at_edge:
-        return ""
-    chosen = "All models" if len(at_edge) == len(task.models) else listed(tuple(at_edge))
-    return f" {chosen} chose the largest rate: larger ones were not tried here."
-
-
-def ends(task: Task, rows: list[dict[str, Any]]) -> str:
-    """Say which models chose a rate or a bandwidth at the end of its ladder."""
-    limits = {"rate": (RATES[0], RATES[-1]), "sigma": (SIGMAS[0], SIGMAS[-1])}
-    at_end = []
-    for name in task.models:
-        chosen = [row for row in rows if row["variant"] == name]
-        if any(row[key] in limit for row in chosen for key, limit in limits.items()):
-            at_end.append(name)
-    if not at_end:
-        return ""
-    return f"Chosen at the end of a ladder: {'; '.join(at_end)}. "
 
 
 def scores(rows: list[dict[str, Any]]) -> str:

@@ -12,7 +12,7 @@ from evidence.datasets.charges import SOFTENING, law, make_systems
 from evidence.kit.answers import pack
 from evidence.kit.contest import EQUAL_STEPS, parameters
 from evidence.kit.subject import Options
-from evidence.kit.task import adjacent, best, choose
+from evidence.kit.task import adjacent, at_ladder_ends, best, choose
 from evidence.physics import charges, claims, page
 from evidence.physics.models import ALL_NAMES, RELATIVE_ITNET, make_model, sized
 
@@ -142,9 +142,7 @@ def test_a_table_shows_what_was_run():
 
 def test_settings_at_an_end_of_a_ladder_are_named():
     task = charges.SECOND_TASK
-    rows = [
-        {"variant": "itnet", "rate": 0.3, "sigma": 0.5},
-        {"variant": "egnn", "rate": 0.01, "sigma": 0.5},
-    ]
-    assert page.ends(task, rows) == "Chosen at the end of a ladder: itnet. "
-    assert page.ends(task, rows[1:]) == ""
+    inside = {"variant": "egnn", "rate": 0.01, "sigma": 0.5}
+    at_end = {"variant": "itnet", "rate": 0.3, "sigma": 0.5}
+    assert at_ladder_ends(task, [inside, at_end]).endswith("may lie: itnet (rate 0.3).")
+    assert at_ladder_ends(task, [inside]).startswith("No setting")
