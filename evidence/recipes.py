@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from fredholm.lab import checkout
 from fredholm.lab.data.registry import get_entry
 from fredholm.lab.training.recipe_files import load_recipe
 from fredholm.lab.training.recipe_paths import find_recipe, list_recipes
@@ -26,6 +27,8 @@ PAGE = """# Recipes
 them (`fredholm data fetch`). *Your files* means official files that cannot be fetched: download them yourself and pass `data.path=FOLDER`. If the table gives no
 time, `fredholm plan NAME` estimates it for your machine. The first lines of `NAME.yaml`, in `recipes/` or `evidence/recipes/`, describe variants of the recipe.
 
+Recipes marked *checkout*, and their data, are not installed with the package: run them in a checkout of the project, installed by `pip install -e '.[train]'`.
+
 {rows}
 """
 
@@ -44,7 +47,10 @@ def row(name: str) -> tuple[str, ...]:
     if get_entry(recipe.data.name).needs:
         data += ", your files"
     operator = recipe.operator.name or getattr(model_config(recipe.model.name).body, "operator", "")
-    return f"`{name}`", task, data, f"`{recipe.model.name}`", f"`{operator}`", time
+    label = f"`{name}`"
+    if name in checkout.RECIPES:
+        label += " (*checkout*)"
+    return label, task, data, f"`{recipe.model.name}`", f"`{operator}`", time
 
 
 def about(text: str) -> tuple[str, str]:

@@ -108,7 +108,7 @@ def decision_table(found: dict[str, Any] | None) -> str:
             cells = [*pair, shown(row["gap"], element), f"{row['p']:.3f}"]
         question = f"*{element.name}*, {element.shown}: {element.question}"
         lines.append((question, take(row), *cells))
-    heads = "your data", "take", "best classical layer", "best of ours", "ours ahead by", "p"
+    heads = "your data", "take", "classical, chosen", "ours, chosen", "ours ahead by", "p"
     return "\n\n".join([table(heads, lines), *_equals(rows)])
 
 
@@ -190,7 +190,7 @@ def _and(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-ABOUT = f"""*Take* names the operators with the best validation scores in both groups. On the test split others may be ahead. A name is bold if it is
+ABOUT = f"""*Chosen* operators have the best validation scores of the classical layers and of ours; *take* names both. On the test split others may be ahead. A name is bold if it is
 ahead with p below {LEVEL}. In a row without a bold name, no operator of ours is shown to be better or worse than a classical layer: compare both. These tasks are small, and the
 results say nothing about large models.
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..claims.rows import judged, with_limits
+from ..kit.claims import CONTRADICTED, REPRODUCED
 from ..kit.contest import EQUAL_STEPS, EQUAL_TIME
 from ..kit.page import table
 from ..physics.claims import ATTENTION
@@ -22,9 +23,10 @@ class Place:
         operator: its name in the page.
         ahead, behind: strength and weakness in a few words, for the README.
         best: its strength, in sentences.
-        shown: the claims of results pages (``"SET: TEXT"``) that support it.
+        shown: the claims of results pages (``"SET: TEXT"``) that support it; the first supports
+            ``ahead``.
         loses: its weakness, in sentences.
-        lost: the claims that show it.
+        lost: the claims that show it; the first shows ``behind``.
         timed: its name in the file of times; empty if it was not timed.
     """
 
@@ -54,7 +56,7 @@ CANVASES = "canvases: All canvases: {}"
 PLACES = (
     Place(
         "itnet",
-        "interaction networks, gravity rollouts, equal steps",
+        "interaction networks (gravity rollouts, equal steps)",
         "attention with displacements",
         "At equal steps it is ahead of softmax attention with absolute positions and, in rollouts of bodies under gravity, "
         "of an interaction network. On forces between 8 charges, with a kernel that was searched for "
@@ -71,10 +73,10 @@ PLACES = (
         "attention with displacements too, and at equal time an interaction network. (With 12 and 20 bodies under gravity, never seen in training, EGNN's mean "
         "error is larger than ITNet's.)",
         (
+            GRAVITY.format(STEP, EQUAL_STEPS, ATTENTION),
             AGAIN.format(8, "", "EGNN"),
             FIRST.format(8, "", NETWORK),
             AGAIN.format(12, ", never seen", NETWORK),
-            GRAVITY.format(STEP, EQUAL_STEPS, ATTENTION),
             GRAVITY.format(STEP, EQUAL_STEPS, "EGNN"),
             GRAVITY.format(ROLLOUT, EQUAL_STEPS, ATTENTION),
             GRAVITY.format(ROLLOUT, EQUAL_TIME, NETWORK),
@@ -128,11 +130,11 @@ PLACES = (
             HIDDEN.format("8,192", EQUAL_STEPS, "softmax"),
             "lra-image: Image: LUNA above softmax, a convolution beside both",
         ),
-        "Linear attention with elu + 1 takes less time. At equal steps no difference from it was found; at equal time it is "
+        "Linear attention with elu + 1 takes less time. At equal steps no difference from it was found; at equal time elu + 1 is "
         "ahead, and no difference from Hedgehog was found. On bytes of text (128 of each) softmax is ahead.",
         (
-            HIDDEN.format("512", EQUAL_STEPS, "elu + 1"),
             HIDDEN.format("512", EQUAL_TIME, "elu + 1"),
+            HIDDEN.format("512", EQUAL_STEPS, "elu + 1"),
             HIDDEN.format("512", EQUAL_TIME, "Hedgehog"),
             "lra: Text: LUNA above softmax",
         ),
@@ -151,7 +153,7 @@ PLACES = (
     ),
     Place(
         "linear_infsa",
-        "softmax, in time",
+        "not decided",
         "softmax, in faithful maps",
         "A step at many tokens takes little time. Its accuracy was compared only at 36 patches, where "
         "no difference from softmax was found.",
@@ -183,6 +185,16 @@ PLACES = (
         ),
     ),
 )
+
+
+def in_few_words(place: Place) -> tuple[str, str]:
+    """Return ``ahead`` and ``behind``, in italics unless their first claim is a conclusion."""
+    words = []
+    for text, claims in ((place.ahead, place.shown), (place.behind, place.lost)):
+        concluded = judged()[claims[0]].verdict in (REPRODUCED, CONTRADICTED)
+        words.append(text if concluded else f"*{text}*")
+    ahead, behind = words
+    return ahead, behind
 
 
 def places(speed: dict[str, Any] | None) -> str:

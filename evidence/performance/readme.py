@@ -9,7 +9,7 @@ import math
 import re
 from typing import Any, NamedTuple
 
-from ..choosing.places import PLACES, Place
+from ..choosing.places import PLACES, Place, in_few_words
 from ..kit.page import ROOT, load, table
 from ..linearize.recall import LABELS, STORE, STORED, TEACHER, recall_rows
 from ..small import PEER
@@ -20,11 +20,11 @@ PRICE = re.compile(r"(<!-- price -->).*?(<!-- /price -->)", re.DOTALL)
 # What an operator offers that no other does.
 OURS = {
     "itnet": "a matrix per pair of points",
-    "itnet_low_rank": "the same in O(N)",
+    "itnet_low_rank": "low-rank matrices, O(N)",
     "luna": "learned feature maps, O(N)",
     "ckconv": "kernels as long as the signal",
     "infsa": "centrality of tokens",
-    "linear_infsa": "the same in O(N)",
+    "linear_infsa": "one shared response, O(N)",
 }
 SOFTMAX = "softmax"
 FEW, MANY = 32, 4096
@@ -73,7 +73,7 @@ def price() -> str:
         ratio = f"{_far_ratio(found, name):.2f}×"
         rows.append((label, *_recall(found, name), ratio, _cache(found, name)))
     return (
-        "\nThe price, [relative to the original](docs/results/recall.md):\n\n"
+        "\nThe price, [relative to the original](docs/results/recall.md); training practised such needles:\n\n"
         f"{table(heads, rows)}\n"
     )
 
@@ -111,8 +111,8 @@ def operators() -> str:
     for name, purpose in OURS.items():
         place = places[name]
         times = _times(few.get(name)), _times(many.get(name))
-        rows.append((f"`{name}`", purpose, place.ahead, place.behind, *times))
-    rows.append((f"*{SOFTMAX}*", "", "", "", _times(few.get(SOFTMAX)), _times(many[SOFTMAX])))
+        rows.append((f"`{name}`", purpose, *in_few_words(place), *times))
+    rows.append((f"`{SOFTMAX}`", "", "", "", _times(few.get(SOFTMAX)), _times(many[SOFTMAX])))
 
     heads = (
         "operator",
@@ -151,8 +151,9 @@ def _evolution(place: Place) -> str:
         if length and row["way"] == "lie" and "encoder" in row["case"]:
             lengths[int(length[1])] = row["ratio"]
     short, long = min(lengths), max(lengths)
+    ahead, behind = in_few_words(place)
     return (
-        f"`Evolution` [treats depth as time](docs/splitting.md): {place.ahead}, but {place.behind}; "
+        f"`Evolution` [treats depth as time](docs/splitting.md): {ahead}, but {behind}; "
         f"a step takes {lengths[short]:.2f} times\n`nn.TransformerEncoder`'s at N = {short}, {lengths[long]:.2f} at {long}."
     )
 
