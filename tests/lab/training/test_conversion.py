@@ -190,6 +190,27 @@ def test_a_conversion_is_resumed_only_with_its_model_and_data(tmp_path):
         linearize(model, "hedgehog", data=DATA, resume=True, **options)
 
 
+@pytest.mark.parametrize("left_out", ["data", "longer"])
+def test_an_option_left_out_does_not_resume_another_conversion(tmp_path, left_out):
+    once = StageOptions(epochs=1, lr=1e-4)
+    options = {
+        "folder": tmp_path / "c",
+        "distil": StageOptions(epochs=0),
+        "tune": StageOptions(epochs=0),
+        "lengthen": once,
+        "data": DATA,
+        "longer": DATA[0],
+    }
+    linearize(models.bert(), "hedgehog", **options)
+    saved = (tmp_path / "c" / "model" / "conversion.json").read_bytes()
+    del options[left_out]
+
+    setting = {"data": "data", "longer": "data, lengthen"}[left_out]
+    with pytest.raises(RecipeError, match=f"got others for {setting};"):
+        linearize(models.bert(), "hedgehog", resume=True, **options)
+    assert (tmp_path / "c" / "model" / "conversion.json").read_bytes() == saved
+
+
 def test_measurements_of_another_model_are_not_reused(tmp_path):
     progress = Progress(tmp_path / "c", {}, False)
     calls = []

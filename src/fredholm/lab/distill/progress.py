@@ -136,10 +136,14 @@ def check_settings(
     """Refuse to resume with settings other than ``before``, those in ``folder``.
 
     Raises:
-        RecipeError: some of them differ.
+        RecipeError: some of them differ, or are in only one of the two.
     """
-    known = ABSENT | before
-    changed = sorted(key for key in settings if known.get(key) != settings[key])
+    # An option that is left out now counts as well: without it another model would result.
+    changed = []
+    for key in sorted(before.keys() | settings.keys()):
+        default = ABSENT.get(key)
+        if before.get(key, default) != settings.get(key, default):
+            changed.append(key)
     if changed:
         raise RecipeError(
             f"{folder}: expected the settings with which it was started, got others for "
