@@ -51,6 +51,24 @@ def test_a_folder_of_transformers_is_converted(tmp_path, capsys):
             == 2
         )
         assert message in capsys.readouterr().err
+    for unread in (
+        ["--samples", "8"],
+        ["--max-length", "8"],
+        ["--task", "regression"],
+        ["--precision", "bf16"],
+        ["--batch-size", "2"],
+        ["--distil-lr", "0.1"],
+        ["--match-steps", "3"],
+        ["--lora", "2"],
+        ["--epochs", "4"],
+        ["--vary-window"],
+    ):
+        arguments = ["linearize", str(tmp_path / "bert"), "--out", str(tmp_path / "other"), *unread]
+        assert main(arguments) == 2
+        message = " ".join(capsys.readouterr().err.split())
+        assert f"{unread[0]}: expected" in message
+        assert "give --data" in message
+    assert not (tmp_path / "other").exists()
     assert main(["linearize", str(tmp_path / "nowhere"), "--out", str(out)]) == 2
     assert "expected a folder with config.json" in capsys.readouterr().err
 
@@ -82,6 +100,36 @@ def test_a_run_is_converted_on_its_data(tmp_path, capsys):
     assert converted(torch.zeros(1, 1, 8, 8)).isfinite().all()
     assert main(["linearize", run, "--data", "digits", "--out", str(tmp_path / "x")]) == 2
     assert "expected none beside a run, which has its own data" in capsys.readouterr().err
+
+    again = ["linearize", run, "--out", str(tmp_path / "x")]
+    assert main([*again, "--max-length", "8"]) == 2
+    assert "--max-length: expected a transformers model" in capsys.readouterr().err
+    assert main([*again, "--match-lr", "1e-3"]) == 2
+    assert "--match-lr: expected an epoch or more of the stage" in capsys.readouterr().err
+    assert main([*again, "--distil-epochs", "0", "--epochs", "0", "--batch-size", "4"]) == 2
+    assert "--batch-size: expected an epoch or more of the stage" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
+def test_flags_of_texts_are_refused_for_pictures(tmp_path, capsys):
+    from transformers import ViTConfig, ViTForImageClassification
+
+    config = ViTConfig(
+        hidden_size=8,
+        intermediate_size=8,
+        num_attention_heads=2,
+        num_hidden_layers=1,
+        image_size=8,
+        patch_size=4,
+        num_channels=1,
+        num_labels=10,
+    )
+    ViTForImageClassification(config).save_pretrained(tmp_path / "vit")
+    out = tmp_path / "out"
+    arguments = ["linearize", str(tmp_path / "vit"), "--data", "digits", "--out", str(out)]
+    assert main([*arguments, "--max-length", "8"]) == 2
+    assert "--max-length: expected a transformers model" in capsys.readouterr().err
+    assert not out.exists()
 
 
 def test_a_model_without_a_head_is_named(tmp_path, capsys, monkeypatch):

@@ -753,6 +753,10 @@ def test_too_long_texts_and_data_without_texts_are_refused(folder, tmp_path):
         linearize_source(folder, lengthen={"steps": 2}, out=tmp_path / "c")
     with pytest.raises(OptionError, match="--unseen: expected a language model"):
         linearize_source(folder, unseen="python-docs", out=tmp_path / "c")
+    with pytest.raises(OptionError, match="--task: expected tokens, which a language model"):
+        linearize_source(folder, data="python-docs", task="regression", out=tmp_path / "c")
+    with pytest.raises(OptionError, match="--distil: expected data to train on"):
+        linearize_source(folder, distil=StageOptions(), out=tmp_path / "c")
 
 
 def test_a_run_is_converted_with_the_task_of_its_data(tmp_path):

@@ -88,15 +88,15 @@ class TextOptions:
     :func:`linearize_source`.
 
     Attributes:
-        max_length: tokens per text, for a language model per window; default as many as the model
-            has positions for, for a language model 512 at most.
+        max_length: tokens per text of a transformers model, for a language model per window;
+            default as many as the model has positions for, for a language model 512 at most.
         reach: for a language model with rotary positions: half of its windows lie anywhere below
             this position, so that the maps learn positions beyond a window; default :data:`REACH`
             or as many as the model has; 0: all windows begin at the first position.
         longer: tokens per window of a further, short stage ``lengthen`` of a language model.
         exercises: share of a language model's training windows that ask for tokens far back, see
             :class:`fredholm.lab.distill.exercises.Exercises`; default none.
-        samples: size of a random part of the training split; default all.
+        samples: size of a random part of the training split, whatever its kind; default all.
         receipt: measure what a language model loses and saves.
         needles: number of needles in the receipt; default 100.
         unseen: a further data set of texts for the receipt, of a kind that was not trained on.
@@ -149,7 +149,8 @@ def linearize_source(
     Raises:
         TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
         CheckpointError: no model there.
-        OptionError: a data set that does not fit the model.
+        OptionError: a data set that does not fit the model, or an option that this conversion does
+            not read.
         ConversionError: a class that transformers does not know.
     """
     # Weights by name are fetched where they are not here yet.
@@ -167,6 +168,8 @@ def linearize_source(
     defaults = ENCODER
     processor: Any = None
     splits: Any = None
+    usual_task = "classification"
+    cuts_texts = False
     if (source / "recipe.yaml").is_file():
         if data is not None:
             raise OptionError(
@@ -175,7 +178,7 @@ def linearize_source(
             )
         model, place = load_run(source, trust_code=trust_code)
         splits = tuple(run_dataset(model, place, split) for split in ("train", "val"))
-        task = task or splits[0].task
+        usual_task = splits[0].task
     else:
         if data is not None and Path(data).is_file():
             raise OptionError(
@@ -193,16 +196,23 @@ def linearize_source(
             data = TEXTS
         if decoder and data is not None:
             defaults = DECODER
-            task = "tokens"
+            if task not in (None, "tokens"):
+                raise OptionError(
+                    "--task: expected tokens, which a language model learns from texts, got "
+                    f"{task!r}; leave it out"
+                )
+            usual_task = "tokens"
             tokenizer = processor or _tokenizer(source)
             splits = _read_texts(data, tokenizer, model, texts, options)
+            cuts_texts = True
         else:
             if data is not None:
                 splits = _splits(model, source, data, texts.max_length)
+                cuts_texts = model.main_input_name != "pixel_values"
             if model.main_input_name != "pixel_values" and model.config.num_labels == 1:
-                task = task or "regression"
+                usual_task = "regression"
 
-    _refuse_unread(texts, options, defaults is DECODER)
+    _refuse_unread(texts, options, defaults is DECODER, cuts_texts)
     if stages["lengthen"] and texts.longer is None:
         raise OptionError(
             "--lengthen-steps: expected --lengthen beside it, the tokens per window of that stage, "
@@ -211,12 +221,13 @@ def linearize_source(
     if splits is not None and texts.samples is not None:
         train, val = splits
         splits = (_some(train, texts.samples), val)
-    for key, stage in stages.items():
-        # A mapping changes some fields of the default.
-        if not isinstance(stage, StageOptions):
-            stage = replace(defaults[key], **(stage or {}))
-        options[key] = stage
-    options["task"] = task or "classification"
+    if splits is None:
+        _refuse_untrained(texts, stages, task, options.get("precision"))
+    chosen = _stages(stages, defaults)
+    if splits is not None:
+        _refuse_skipped(stages, chosen)
+    options |= chosen
+    options["task"] = task or usual_task
     result = linearize(
         model,
         to or "luna",
@@ -252,17 +263,42 @@ def _read_texts(
     return train, val
 
 
+def _stages(
+    given: Mapping[str, Any],
+    defaults: Mapping[str, StageOptions],
+) -> dict[str, StageOptions]:
+    """Return the options of all stages. A mapping changes some fields of a stage's default."""
+    stages = {}
+    for key, stage in given.items():
+        if not isinstance(stage, StageOptions):
+            stage = replace(defaults[key], **(stage or {}))
+        stages[key] = stage
+    return stages
+
+
 def _refuse_unread(
     texts: TextOptions,
     options: Mapping[str, Any],
     decoder: bool,
+    cuts_texts: bool,
 ) -> None:
-    """Refuse flags that only a language model with texts reads: an ignored flag would look like one
-    that worked.
+    """Refuse flags that only a model with texts reads, most of them only a language model: an
+    ignored flag would look like one that worked.
+
+    Args:
+        texts: the flags.
+        options: further flags, and what a language model reads of its texts.
+        decoder: whether a language model learns from texts.
+        cuts_texts: whether this conversion cuts texts into tokens.
 
     Raises:
         OptionError: the first flag that is given.
     """
+    if texts.max_length is not None and not cuts_texts:
+        raise OptionError(
+            "--max-length: expected a transformers model that learns from texts, got "
+            f"{texts.max_length} without one; leave it out, or give --data with texts"
+        )
     unread: list[tuple[str, Any, str]] = []
     leave_out = "give --data, or leave it out"
     if not decoder:
@@ -289,6 +325,80 @@ def _refuse_unread(
                 f"--{name}: expected a language model that learns from texts, got {value!r} "
                 f"without one; {fix}"
             )
+
+
+def _refuse_untrained(
+    texts: TextOptions,
+    stages: Mapping[str, Any],
+    task: str | None,
+    precision: str | None,
+) -> None:
+    """Refuse the flags of a training where there are no data, and so no training.
+
+    Raises:
+        OptionError: the first flag that is given.
+    """
+    unread: dict[str, Any] = {"samples": texts.samples, "task": task}
+    if precision not in (None, "32"):
+        unread["precision"] = precision
+    for key, stage in stages.items():
+        if isinstance(stage, StageOptions):
+            unread[key] = stage
+            continue
+        for field, value in (stage or {}).items():
+            unread[_flag(key, field)] = value
+
+    # No epochs are what happens.
+    for name, value in unread.items():
+        if value:
+            raise OptionError(
+                f"--{name}: expected data to train on, got {value!r} without any; give --data, or "
+                "leave it out"
+            )
+
+
+def _refuse_skipped(stages: Mapping[str, Any], chosen: Mapping[str, StageOptions]) -> None:
+    """Refuse flags that only stages without an epoch would read.
+
+    Args:
+        stages: the flags, as mappings.
+        chosen: the options of all stages.
+
+    Raises:
+        OptionError: the first flag that no stage reads.
+    """
+    read = set()
+    skipped: dict[str, tuple[str, Any]] = {}
+    for key, stage in stages.items():
+        if isinstance(stage, StageOptions):
+            continue
+        for field, value in (stage or {}).items():
+            name = _flag(key, field)
+            if chosen[key].epochs:
+                read.add(name)
+            elif value:
+                skipped.setdefault(name, (key, value))
+
+    for name, (key, value) in skipped.items():
+        if name not in read:
+            raise OptionError(
+                f"--{name}: expected an epoch or more of the stage that reads it, got {value!r} "
+                f"and none; give --{_flag(key, 'epochs')}, or leave it out"
+            )
+
+
+def _flag(stage: str, field: str) -> str:
+    """Return the name of the flag that sets a field of a stage.
+
+    Example:
+        >>> _flag("match", "lr"), _flag("tune", "lr"), _flag("match", "batch_size")
+        ('match-lr', 'lr', 'batch-size')
+    """
+    name = field.replace("_", "-")
+    shared = field in ("batch_size", "vary_window", "lora")
+    if shared or stage == "tune":
+        return name
+    return f"{stage}-{name}"
 
 
 def _save_processor(source: Path, out: Path, processor: Any) -> None:
