@@ -522,6 +522,22 @@ def test_fields_at_another_resolution_have_a_separate_row(trained, tmp_path, cap
     assert "8 × 8" in shown
 
 
+def test_fields_with_other_numbers_of_points_are_evaluated_in_batches(trained, tmp_path):
+    """Points without coordinates are missing, so that each sample has another number of points."""
+    places = np.random.default_rng(2).uniform(size=(8, 15, 2))
+    values = {"inputs": places.sum(2), "outputs": places.prod(2)}
+    for sample in range(8):
+        places[sample, 8 + sample :] = np.nan
+    np.savez(tmp_path / "new.npz", coordinates=places, **values)
+
+    run = trained / "runs" / "scattered.npz"
+    found = evaluate_files(run, [tmp_path / "new.npz"], batch_size=3)
+    together = evaluate_files(run, [tmp_path / "new.npz"])
+    assert found["n"] == 8
+    assert found["loss"] == pytest.approx(together["loss"], rel=1e-6)
+    assert found["worst"] == pytest.approx(together["worst"], rel=1e-6)
+
+
 def test_series_at_another_rate_have_a_separate_row(trained, tmp_path):
     lines = ["id,time,x,mood"]
     for i in range(6):

@@ -54,6 +54,26 @@ def test_a_regression_has_no_accuracy():
     assert "accuracy" not in report
 
 
+def test_fields_of_batches_with_other_numbers_of_points_are_evaluated():
+    """Points beyond those of a sample are NaN in its labels, and do not count."""
+    task = create_task("field")
+    batches = []
+    errors = []
+    for points in (3, 5):
+        outputs = torch.randn(2, points, 1)
+        labels = torch.randn(2, 1, points)
+        labels[1, :, -1] = torch.nan
+        batches.append((outputs, labels))
+        for output, label in zip(outputs[..., 0], labels[:, 0]):
+            real = ~label.isnan()
+            difference = output[real] - label[real]
+            errors.append(float(difference.norm() / label[real].norm()))
+    summary = task.summary(batches, ())
+    assert summary["n"] == 4
+    assert summary["loss"] == pytest.approx(sum(errors) / 4, rel=1e-6)
+    assert summary["worst"] == pytest.approx(max(errors), rel=1e-6)
+
+
 def test_a_correlation_of_equal_answers_is_null_in_json():
     outputs = torch.ones(4, 1)
     labels = torch.arange(4.0)

@@ -617,7 +617,7 @@ class Field(Numbers):
         labels = torch.where(real, labels, 0.0)
         return outputs, labels
 
-    def each(self, outputs: Tensor, labels: Tensor) -> Tensor | None:
+    def each(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return relative_error(outputs.double(), labels.double())
 
     def loss_of_pairs(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
@@ -628,15 +628,17 @@ class Field(Numbers):
         error = relative_error(outputs, labels, self.shards)
         return Sums(error.sum(), torch.zeros(()), len(labels))
 
-    def summary_of_pairs(
-        self,
-        outputs: Tensor,
-        labels: Tensor,
-        classes: Sequence[str],
-    ) -> dict[str, Any]:
-        error = relative_error(outputs.double(), labels.double())
+    def summary(self, batches: Iterable[Pairs], classes: Sequence[str]) -> dict[str, Any]:
+        """Evaluate a split by the errors of its samples.
+
+        Each batch is padded to its own number of points, and grids may differ between batches, so
+        that errors are concatenated and not fields.
+        """
+        errors = [self.each(*self.pairs(outputs, labels)) for outputs, labels in batches]
+        error = torch.cat(errors)
+        check_labelled(len(error))
         return {
-            "n": len(labels),
+            "n": len(error),
             "loss": float(error.mean()),
             "worst": float(error.max()),
         }
