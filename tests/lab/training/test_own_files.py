@@ -552,6 +552,40 @@ def test_series_at_another_rate_have_a_separate_row(trained, tmp_path):
     assert counts == {"time: every 1": 20, "time: every 2": 6}
 
 
+def test_examples_name_the_places_of_their_samples(trained, tmp_path):
+    """Samples of other lengths between them are predicted apart, and are numbered in order."""
+    run = trained / "runs" / "series.csv"
+    files = []
+    for name, lengths in (("a", (4, 6, 4, 6)), ("b", (5, 4, 6))):
+        lines = ["id,time,x,mood"]
+        for sample, length in enumerate(lengths):
+            mood = "calm" if sample % 2 else "wild"
+            lines += [f"{name}{sample},{k},{sample + k / 9:.3f},{mood}" for k in range(length)]
+        files.append(tmp_path / f"{name}.csv")
+        files[-1].write_text("\n".join(lines) + "\n")
+
+    found = evaluate_files(run, files)
+    predicted = predict(run, files)
+    examples = found["wrong"] + found["right"]
+    assert sorted(example["index"] for example in examples) == list(range(7))
+    for example in examples:
+        row = predicted[example["index"]]
+        assert (example["file"], example["id"]) == (row["file"], row["id"])
+        assert found["classes"][example["prediction"]] == row["class"]
+
+
+def test_examples_of_points_name_sample_and_point(trained):
+    run = trained / "runs" / "steps.npz"
+    found = evaluate_files(run, [trained / "steps.npz"])
+    predicted = predict(run, [trained / "steps.npz"])
+    labels = np.load(trained / "steps.npz")["y"]
+    for example in found["wrong"] + found["right"]:
+        sample, point = example["index"], example["point"]
+        assert found["classes"][example["label"]] == labels[sample, point]
+        assert found["classes"][example["prediction"]] == predicted[sample]["classes"][point]
+        assert example["file"] == predicted[sample]["file"]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

@@ -241,7 +241,8 @@ def evaluate(
     The result holds the loss (named by ``loss_name``) and, for classes, the accuracy, the accuracy
     per class, the confusion matrix and examples: ``confusion[i][j]`` counts samples of class i that
     were predicted as j, and ``wrong`` and ``right`` list the first samples of each with index,
-    label, prediction and probability. A correlation that is not defined, because all predictions
+    label, prediction and probability; of a class at every point they list points, each with the
+    index of its sample. A correlation that is not defined, because all predictions
     are equal, is None. ``baseline`` has the score of the best constant answer: the most frequent
     class of the split, or the mean of its numbers. ``model_sha256`` is the checksum of a run's
     weights; readers of the file compare it with the weights that the run has then.

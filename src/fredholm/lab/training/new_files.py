@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,6 +37,10 @@ def evaluate_files(
     the same names, one folder per class. Grids, sampling rates and numbers of points may differ
     from those of the training; ``resolutions`` then has the scores at each.
 
+    The result is that of :func:`evaluate`. The ``index`` of an example counts the samples in the
+    order of the files, and the example has its ``file``, and ``row`` or ``id``, as :func:`predict`
+    gives them.
+
     Args:
         run: the folder of a run, or of a comparison that recommends a method.
         files: files or folders, evaluated together.
@@ -69,13 +72,14 @@ def evaluate_files(
     ]
     task = create_task(name)
     predictions = _predict_parts(predictor, task, parts, batch_size)
-
-    # The scores at each resolution, and those on all samples.
     classes = predictor.facts.get("classes") or ()
-    summaries = {}
-    for resolution, pairs in predictions.items():
-        summaries[resolution] = task.summary(iter(pairs), classes)
-    scores = _overall_scores(task, predictions, summaries, classes)
+    scores = _summary(task, predictions, classes)
+    for example in [*scores.get("wrong", ()), *scores.get("right", ())]:
+        example |= predictions[example["index"]].place
+
+    by_resolution: dict[str, list[Prediction]] = {}
+    for prediction in predictions:
+        by_resolution.setdefault(prediction.resolution, []).append(prediction)
 
     result: dict[str, Any] = {
         "run": str(run),
@@ -89,9 +93,27 @@ def evaluate_files(
     baseline = baseline_of(result)
     if baseline is not None:
         result["baseline"] = baseline
-    if len(summaries) > 1:
-        result["resolutions"] = {key: _short(summary) for key, summary in summaries.items()}
+    if len(by_resolution) > 1:
+        result["resolutions"] = {}
+        for resolution, chosen in by_resolution.items():
+            summary = _summary(task, chosen, classes)
+            result["resolutions"][resolution] = _short(summary)
     return result
+
+
+class Prediction(NamedTuple):
+    """The prediction for one sample.
+
+    Attributes:
+        outputs, labels: with a batch axis of 1, in the units of the files.
+        resolution: of the sample, in words.
+        place: its file and what identifies it there.
+    """
+
+    outputs: Tensor
+    labels: Tensor
+    resolution: str
+    place: Mapping[str, Any]
 
 
 def _predict_parts(
@@ -99,8 +121,8 @@ def _predict_parts(
     task: Task,
     parts: Sequence[Any],
     batch_size: int,
-) -> dict[str, list[Pairs]]:
-    """Return the outputs and labels of all samples, as lists of batches by resolution.
+) -> list[Prediction]:
+    """Return the predictions for all samples, in the order of the files.
 
     Args:
         predictor: the trained method.
@@ -108,7 +130,7 @@ def _predict_parts(
         parts: labelled samples, as of :func:`.data.files.labelled.read_labelled`.
         batch_size: samples per batch.
     """
-    predictions: dict[str, list[Pairs]] = {}
+    predictions: list[Prediction] = []
     count = sum(map(len, parts))
     done = 0
     with (
@@ -117,15 +139,21 @@ def _predict_parts(
         working("evaluate", count, "samples") as progress,
     ):
         for part in parts:
+            predicted: dict[int, Prediction] = {}
+            # Samples of one resolution share batches, so that they need little padding.
             for resolution, indices in _by_resolution(part.resolutions).items():
-                pairs = predictions.setdefault(resolution, [])
                 for chosen in alike_batches(part.samples, indices, batch_size):
                     outputs = predictor.predict(part.samples, chosen)
                     labels = part.labels(chosen)
-                    pairs.append(_in_units(task, outputs, labels, predictor.facts))
+                    outputs, labels = _in_units(task, outputs, labels, predictor.facts)
+                    samples = zip(chosen, outputs.split(1), labels.split(1), strict=True)
+                    for index, output, label in samples:
+                        place = part.samples.places[index]
+                        predicted[index] = Prediction(output, label, resolution, place)
 
                     done += len(chosen)
                     progress.at(done)
+            predictions += [predicted[index] for index in range(len(part))]
     return predictions
 
 
@@ -164,33 +192,14 @@ def _in_units(
     return outputs, labels
 
 
-def _overall_scores(
+def _summary(
     task: Task,
-    predictions: Mapping[str, list[Pairs]],
-    summaries: Mapping[str, dict[str, Any]],
+    predictions: Sequence[Prediction],
     classes: Sequence[str],
 ) -> dict[str, Any]:
-    """Return the scores on all samples.
-
-    Fields of different grids cannot be concatenated, so their scores are combined.
-    """
-    if len(summaries) == 1:
-        (summary,) = summaries.values()
-        return summary
-    if not isinstance(task, Field):
-        batches = itertools.chain.from_iterable(predictions.values())
-        return task.summary(batches, classes)
-
-    count = 0
-    loss_sum = 0.0
-    for summary in summaries.values():
-        count += summary["n"]
-        loss_sum += summary["n"] * summary["loss"]
-    return {
-        "n": count,
-        "loss": loss_sum / count,
-        "worst": max(summary["worst"] for summary in summaries.values()),
-    }
+    """Return the scores of samples; their examples are numbered in the order given."""
+    batches = [(prediction.outputs, prediction.labels) for prediction in predictions]
+    return task.summary(batches, classes)
 
 
 def _short(summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Each task is a class, registered under the name that data sets give as their ``t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -416,6 +416,27 @@ class Steps(Classification):
     classifies = lone = False
     counted = "points"
     points = 1
+
+    def summary(self, batches: Iterable[Pairs], classes: Sequence[str]) -> dict[str, Any]:
+        """Evaluate a split; each example names its sample and the point in it."""
+        all_labels: list[Tensor] = []
+
+        def recorded() -> Iterator[Pairs]:
+            for outputs, labels in batches:
+                all_labels.append(labels)
+                yield outputs, labels
+
+        summary = super().summary(recorded(), classes)
+
+        # The summary numbers its examples over all labelled points of the split.
+        points: list[tuple[int, int]] = []
+        samples = (row for labels in all_labels for row in labels)
+        for sample, row in enumerate(samples):
+            labelled = (row != IGNORED).nonzero().flatten()
+            points += [(sample, point) for point in labelled.tolist()]
+        for example in [*summary["wrong"], *summary["right"]]:
+            example["index"], example["point"] = points[example["index"]]
+        return summary
 
     def pairs(self, outputs: Tensor, labels: Tensor) -> Pairs:
         if outputs.dim() != 3 or outputs.shape[:2] != labels.shape:
