@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from fredholm.training import load_recipe, predict, train
+from fredholm.training import evaluate, evaluate_files, load_recipe, predict, train
 
 COURSE = ["training.epochs=2", "model.body.dim=8", "model.body.depth=1", "model.body.heads=2"]
 
@@ -37,3 +37,13 @@ def test_predict_divides_by_the_temperature_of_the_run(tmp_path):
         assert other["probabilities"] == pytest.approx(expected, abs=1e-6)
         assert other["class"] == one["class"]
     assert any(one["probability"] != other["probability"] for one, other in zip(before, after))
+
+    # The examples of an evaluation have the same probabilities.
+    found = evaluate_files(run, [table])
+    for example in found["wrong"] + found["right"]:
+        assert example["probability"] == pytest.approx(after[example["index"]]["probability"])
+    splits = [evaluate(run, split) for split in ("train", "val", "test")]
+    probabilities = [row["probability"] for row in after]
+    for split in splits:
+        for example in split["wrong"] + split["right"]:
+            assert min(abs(example["probability"] - other) for other in probabilities) < 1e-6

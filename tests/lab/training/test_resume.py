@@ -23,7 +23,6 @@ from fredholm.errors import (
 )
 from fredholm.lab.training import folder as run_folder
 from fredholm.lab.training import run
-from fredholm.lab.training.calibration import temperature_of
 from fredholm.lab.training.checkpoints import list_checkpoints, newest_readable, read_checkpoint
 from fredholm.lab.training.folder import RunFolder
 from fredholm.lab.training.learner import check_moments
@@ -141,8 +140,8 @@ def test_a_run_stopped_during_calibration_can_be_resumed(tmp_path, recipe, monke
     train(chosen, folder, resume=True)
     assert RunFolder(folder).finished
     assert_same(tmp_path / "whole", folder)
-    whole = temperature_of(RunFolder(tmp_path / "whole").calibration)
-    assert temperature_of(RunFolder(folder).calibration) == whole != 1.0
+    whole = RunFolder(tmp_path / "whole").read_temperature()
+    assert RunFolder(folder).read_temperature() == whole != 1.0
 
 
 def _batches(recipe):
@@ -268,7 +267,7 @@ def test_damaged_files_of_a_run_are_named_with_a_fix(tmp_path, content):
     reads = {
         place.result: place.read_result,
         place.source: place.read_source,
-        place.calibration: lambda: temperature_of(place.calibration),
+        place.calibration: lambda: place.read_temperature(),
     }
     if content == "{}":  # nothing known of files is no damage
         del reads[place.source]

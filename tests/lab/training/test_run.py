@@ -26,7 +26,6 @@ from fredholm.errors import (
 from fredholm.files import MEASURED
 from fredholm.lab.report.given import read_evaluation
 from fredholm.lab.training.build import build_dataset, build_model
-from fredholm.lab.training.calibration import temperature_of
 from fredholm.lab.training.callbacks import Averages, Ema
 from fredholm.lab.training.checkpoints import list_checkpoints, read_checkpoint
 from fredholm.lab.training.checks import check_task
@@ -172,7 +171,7 @@ def test_predict_preprocesses_image_files_as_training(finished, tmp_path):
     small, large = predict(folder, [tmp_path / "small.png", tmp_path / "large.png"])
     with torch.no_grad():
         logits = model(dataset[0][0][None])[0]
-    expected = (logits / temperature_of(place.calibration)).softmax(-1)
+    expected = (logits / place.read_temperature()).softmax(-1)
     assert list(small["probabilities"].values()) == pytest.approx(expected.tolist(), abs=1e-4)
     assert small["class"] == dataset.classes[int(expected.argmax())]
     assert sum(large["probabilities"].values()) == pytest.approx(1, abs=1e-5)

@@ -13,7 +13,6 @@ from fredholm.errors import DataError, OptionError, RecipeError
 from fredholm.lab.cli.main import main
 from fredholm.lab.data.catalogue.movie_reviews import FILE, place_of
 from fredholm.lab.training.build import build_dataset
-from fredholm.lab.training.calibration import temperature_of
 from fredholm.lab.training.monitors import StepMonitor
 from fredholm.models.trajectory import trajectory
 from fredholm.training import evaluate, explain, load_recipe, load_run, predict, train
@@ -89,7 +88,7 @@ def test_evaluate_and_predict_agree(finished, tmp_path):
     words = model.extra["vocabulary"]["words"].split()
     numbers = torch.tensor([[2 + words.index(word) for word in ("a", "great", "film", ".")]])
     with torch.no_grad():
-        expected = (model(numbers)[0] / temperature_of(place.calibration)).softmax(-1)
+        expected = (model(numbers)[0] / place.read_temperature()).softmax(-1)
     assert list(first["probabilities"].values()) == pytest.approx(expected.tolist(), abs=1e-6)
 
 

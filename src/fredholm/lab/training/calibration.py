@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from ... import models
 from ...distributed import Shards, concatenated
-from ...files import read_state, unreadable, write_json
+from ...files import write_json
 from ...progress import steps
 from .evaluation import on_device
 from .folder import RunFolder
@@ -150,18 +149,3 @@ def write_temperature(folder: RunFolder, logits: Tensor, labels: Tensor) -> dict
     }
     write_json(folder.calibration, result)
     return result
-
-
-def temperature_of(path: Path) -> float:
-    """Read the temperature of a run; 1 if it was not calibrated.
-
-    Raises:
-        FredholmError: the file is damaged.
-    """
-    if not path.is_file():
-        return 1.0
-    fix = "restore it, or delete it and do without calibrated probabilities"
-    try:
-        return float(read_state(path, fix)["temperature"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise unreadable(path, error, fix) from error

@@ -241,9 +241,9 @@ def evaluate(
     The result holds the loss (named by ``loss_name``) and, for classes, the accuracy, the accuracy
     per class, the confusion matrix and examples: ``confusion[i][j]`` counts samples of class i that
     were predicted as j, and ``wrong`` and ``right`` list the first samples of each with index,
-    label, prediction and probability; of a class at every point they list points, each with the
-    index of its sample. A correlation that is not defined, because all predictions
-    are equal, is None. ``baseline`` has the score of the best constant answer: the most frequent
+    label, prediction and probability, calibrated as that of :func:`predict` is; of a class at every
+    point they list points, each with the index of its sample. A correlation that is not defined,
+    because all predictions are equal, is None. ``baseline`` has the score of the best constant answer: the most frequent
     class of the split, or the mean of its numbers. ``model_sha256`` is the checksum of a run's
     weights; readers of the file compare it with the weights that the run has then.
 
@@ -283,6 +283,7 @@ def evaluate(
 
     dataset = predictions.dataset
     task = task_of(dataset)
+    task.temperature = predictions.temperature
     pairs = (
         (dataset.in_units(outputs), dataset.in_units(labels))
         for outputs, labels in predictions.batches
@@ -366,11 +367,13 @@ class _Predictions(NamedTuple):
     Attributes:
         dataset: the split.
         batches: (outputs, labels) on the CPU, computed while they are iterated.
+        temperature: divides the logits of classes where probabilities are reported.
         checksum: the checksum of the weights; None for a method of a comparison.
     """
 
     dataset: Any
     batches: Iterator[tuple[Tensor, Tensor]]
+    temperature: float
     checksum: str | None = None
 
 
@@ -401,7 +404,8 @@ def _predict_by_run(
         seed=recipe.seed,
         shuffle=False,
     )
-    return _Predictions(dataset, _outputs(model, loader, split), checksum)
+    outputs = _outputs(model, loader, split)
+    return _Predictions(dataset, outputs, folder.read_temperature(), checksum)
 
 
 def _predict_by_pick(folder: Path, split: str, trust_code: bool) -> _Predictions:
@@ -412,7 +416,7 @@ def _predict_by_pick(folder: Path, split: str, trust_code: bool) -> _Predictions
     splits = splits_of(folder, pick, trust_code)
     dataset = getattr(splits, split)
     check_unchanged(pick.facts, dataset)
-    return _Predictions(dataset, pick.outputs(dataset))
+    return _Predictions(dataset, pick.outputs(dataset), pick.temperature)
 
 
 def refuse_overrides(overrides: Sequence[str]) -> None:

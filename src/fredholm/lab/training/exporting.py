@@ -17,7 +17,6 @@ from ...export import (
     signature_of,
 )
 from ...files import check_target
-from .calibration import temperature_of
 from .evaluation import load_run
 from .folder import RunFolder
 
@@ -111,5 +110,5 @@ def _metadata(model: Any, folder: RunFolder, fixed: Sequence[str]) -> dict[str, 
         "fredholm": __version__,
         "shape": signature_of(model, fixed).shape,
         "facts": model.extra,
-        "temperature": temperature_of(folder.calibration),
+        "temperature": folder.read_temperature(),
     }

@@ -259,6 +259,20 @@ class RunFolder:
         for path in filter(is_unfinished, self.root.rglob(".*.tmp")):
             path.unlink(missing_ok=True)
 
+    def read_temperature(self) -> float:
+        """Read the temperature that calibrates the run's probabilities; 1 if it has none.
+
+        Raises:
+            FredholmError: the file is damaged.
+        """
+        if not self.calibration.is_file():
+            return 1.0
+        fix = "restore it, or delete it and do without calibrated probabilities"
+        try:
+            return float(read_state(self.calibration, fix)["temperature"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise unreadable(self.calibration, error, fix) from error
+
     def read_source(self) -> dict[str, Any]:
         """Return how the user's files were read, as ``{"source": ...}``; empty without files.
 

@@ -386,8 +386,15 @@ def absolute_error(outputs: Tensor, labels: Tensor) -> float:
 EXAMPLES = 16
 
 
-def summarise(logits: Tensor, labels: Tensor, classes) -> dict[str, Any]:
+def summarise(
+    logits: Tensor,
+    labels: Tensor,
+    classes: Sequence[str],
+    temperature: float = 1.0,
+) -> dict[str, Any]:
     """Summarise a classification, from logits (N, C) and labels (N,).
+
+    The ``temperature`` calibrates the probabilities of the examples, and changes no score.
 
     Returns: metrics, the confusion matrix (rows are true classes), and the first examples that were
     predicted wrong and right.
@@ -402,7 +409,7 @@ def summarise(logits: Tensor, labels: Tensor, classes) -> dict[str, Any]:
     hits = predicted == labels
 
     # The probability of each predicted class.
-    probabilities = logits.softmax(-1)
+    probabilities = (logits / temperature).softmax(-1)
     confidences = probabilities.gather(-1, predicted[:, None])[:, 0]
 
     # Each pair (label, prediction) is one cell of the flattened matrix.

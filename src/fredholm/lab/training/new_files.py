@@ -71,6 +71,7 @@ def evaluate_files(
         read_labelled(file, predictor.facts, predictor.encoder, strict, read) for file in files
     ]
     task = create_task(name)
+    task.temperature = predictor.temperature
     predictions = _predict_parts(predictor, task, parts, batch_size)
     classes = predictor.facts.get("classes") or ()
     scores = _summary(task, predictions, classes)

@@ -24,7 +24,6 @@ from ..compare.saved import is_comparison, load_pick
 from ..data.files.table import in_words
 from ..data.files.unlabelled import read_unlabelled
 from .build import in_float32
-from .calibration import temperature_of
 from .evaluation import load_run, on_device, refuse_overrides
 from .tasks import create_task
 
@@ -171,7 +170,7 @@ def load_predictor(
 
     model, run_folder = load_run(folder, overrides, trust_code=trust_code)
     device = on_device(model)
-    temperature = temperature_of(run_folder.calibration)
+    temperature = run_folder.read_temperature()
 
     def predict_by_run(samples: Any, indices: list[int]) -> Tensor:
         inputs = samples.batch(indices).to(device)

@@ -78,6 +78,8 @@ class Task:
             label.
         chosen: the metric that :meth:`judge_by` set.
         each_mode: ``"max"`` if larger values of :meth:`each` are better, otherwise ``"min"``.
+        temperature: divides logits where an evaluation reports probabilities; 1 leaves these
+            uncalibrated.
         shards: the processes that share the points of a sample, when samples are distributed. Tasks
             with a mean over points do not need it: :meth:`weight` weights the parts.
     """
@@ -97,6 +99,7 @@ class Task:
     score: ClassVar[str] = "accuracy"
     at_once: ClassVar[int] = 32
     points: ClassVar[int | None] = None
+    temperature: float = 1.0
     shards: Shards | None = None
 
     def outputs(self, classes: Sequence[str]) -> int:
@@ -406,7 +409,7 @@ class Classification(Task):
         labels: Tensor,
         classes: Sequence[str],
     ) -> dict[str, Any]:
-        return summarise(outputs, labels, classes)
+        return summarise(outputs, labels, classes, self.temperature)
 
 
 @register_task("steps")
