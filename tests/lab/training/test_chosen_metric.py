@@ -25,7 +25,7 @@ from fredholm.lab.training.grid import recipe_cell
 from fredholm.lab.training.metrics import METRICS, direction, register_metric
 from fredholm.lab.training.sweeps import sweep
 from fredholm.lab.training.tasks import Regression, Tally, create_task
-from fredholm.training import evaluate, load_recipe, train
+from fredholm.training import evaluate, evaluate_files, load_recipe, train
 
 SMALL = ["model.body.dim=8", "model.body.depth=1", "model.body.heads=2", "operator=softmax"]
 FAST = [*SMALL, "optimizer.lr=1e-2", "training.epochs=6", "schedule.warmup_epochs=0"]
@@ -86,6 +86,15 @@ def test_an_evaluation_prints_the_metric_first(by_area, capsys):
     assert f"AUC {result['auc']:.4f}, balanced accuracy" in capsys.readouterr().out
 
 
+def test_an_evaluation_on_files_has_the_metric(by_area, tmp_path, capsys):
+    files = [table(tmp_path / "more.csv"), table(tmp_path / "other.csv", 80)]
+    found = evaluate_files(by_area, files)
+    assert list(found["scores"]) == ["auc", "accuracy"]
+    assert found["scores"]["auc"] == found["auc"]
+    assert main(["evaluate", str(by_area), *map(str, files)]) == 0
+    assert f"AUC {found['auc']:.4f}, accuracy" in capsys.readouterr().out
+
+
 def test_a_run_stops_when_the_metric_stops_improving(by_area, tmp_path):
     """With a learning rate of zero no score exceeds the first."""
     source = by_area.parent / "state.csv"
@@ -112,6 +121,8 @@ def test_a_user_defined_score_selects_the_weights(by_area, tmp_path):
     assert best["val_recall_of_ill"] == max(scores)
     result = evaluate(tmp_path / "run")
     assert result["recall_of_ill"] == result["per_class"]["ill"]
+    found = evaluate_files(tmp_path / "run", [by_area.parent / "state.csv"])
+    assert found["scores"]["recall_of_ill"] == found["per_class"]["ill"]
 
 
 def test_the_table_of_a_sweep_shows_the_metric(by_area, tmp_path):

@@ -243,9 +243,10 @@ def evaluate(
     were predicted as j, and ``wrong`` and ``right`` list the first samples of each with index,
     label, prediction and probability, calibrated as that of :func:`predict` is; of a class at every
     point they list points, each with the index of its sample. A correlation that is not defined,
-    because all predictions are equal, is None. ``baseline`` has the score of the best constant answer: the most frequent
-    class of the split, or the mean of its numbers. ``model_sha256`` is the checksum of a run's
-    weights; readers of the file compare it with the weights that the run has then.
+    because all predictions are equal, is None. ``baseline`` has the score of the best constant
+    answer: the most frequent class of the split, or the mean of its numbers. ``model_sha256`` is
+    the checksum of a run's weights; readers of the file compare it with the weights that the run
+    has then.
 
     It is written to ``evaluation.json``, for other splits to ``evaluation-SPLIT.json``, and with
     overrides to a file that names them. If the folder cannot be written, the result is returned all
@@ -434,15 +435,7 @@ def refuse_overrides(overrides: Sequence[str]) -> None:
 
 def _scores_and_notes(dataset: Any, summary: dict[str, Any]) -> dict[str, Any]:
     """Select the measures that judge the recipe and its data set, and add notes on its files."""
-    measures = dataset.measures
-    if not measures and dataset.metric is not None:
-        measures = ("accuracy",)
-
-    # The recipe's own metric comes first. The loss is in the summary anyway.
-    names = dict.fromkeys((dataset.metric, *measures))
-    names.pop("loss", None)
-    scores = {name: summary[name] for name in names if name in summary}
-
+    scores = select_scores(dataset.metric, dataset.measures, summary)
     result: dict[str, Any] = {}
     if scores:
         result["scores"] = scores
@@ -450,6 +443,23 @@ def _scores_and_notes(dataset: Any, summary: dict[str, Any]) -> dict[str, Any]:
     if dataset.notes and dataset.source is None:
         result["notes"] = list(dataset.notes)
     return result
+
+
+def select_scores(
+    metric: str | None,
+    measures: Sequence[str],
+    summary: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the scores to list first: the recipe's metric, then the measures of the data set.
+
+    Beside a metric of the recipe, the measure of a data set without any is the accuracy. The loss
+    is in the summary anyway.
+    """
+    if not measures and metric is not None:
+        measures = ("accuracy",)
+    names = dict.fromkeys((metric, *measures))
+    names.pop("loss", None)
+    return {name: summary[name] for name in names if name in summary}
 
 
 def _evaluation_file(folder: RunFolder, split: str, overrides: Sequence[str]) -> Path:

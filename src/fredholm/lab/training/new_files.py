@@ -13,6 +13,7 @@ from ...errors import OptionError
 from ...progress import working
 from ..data.files.labelled import read_labelled
 from .build import in_float32
+from .evaluation import select_scores
 from .metrics import baseline_of
 from .prediction import Predictor, alike_batches, load_predictor
 from .tasks import Field, Pairs, Regression, Task, create_task
@@ -72,6 +73,8 @@ def evaluate_files(
     ]
     task = create_task(name)
     task.temperature = predictor.temperature
+    if predictor.metric is not None:
+        task.judge_by(predictor.metric)
     predictions = _predict_parts(predictor, task, parts, batch_size)
     classes = predictor.facts.get("classes") or ()
     scores = _summary(task, predictions, classes)
@@ -90,6 +93,9 @@ def evaluate_files(
     if overrides:
         result["overrides"] = list(overrides)
     result |= {"loss_name": task.loss_name, **scores}
+    first = select_scores(predictor.metric, (), scores)
+    if first:
+        result["scores"] = first
 
     baseline = baseline_of(result)
     if baseline is not None:

@@ -129,6 +129,7 @@ class Predictor(NamedTuple):
         facts: facts about the data set that it was trained on.
         encoder: the configuration of its encoder, which decides how files are read.
         temperature: divides the logits of its classes.
+        metric: the metric that the run's recipe chose; None if it chose none, and for a method.
         predict: returns the outputs for the samples of these indices.
         context: entered while it predicts.
     """
@@ -136,6 +137,7 @@ class Predictor(NamedTuple):
     facts: Mapping[str, Any]
     encoder: Any
     temperature: float
+    metric: str | None
     predict: Callable[[Any, list[int]], Tensor]
     context: AbstractContextManager[Any]
 
@@ -164,13 +166,13 @@ def load_predictor(
             facts=pick.facts,
             encoder=pick.encoder,
             temperature=pick.temperature,
+            metric=None,
             predict=predict_by_pick,
             context=nullcontext(),
         )
 
     model, run_folder = load_run(folder, overrides, trust_code=trust_code)
     device = on_device(model)
-    temperature = run_folder.read_temperature()
 
     def predict_by_run(samples: Any, indices: list[int]) -> Tensor:
         inputs = samples.batch(indices).to(device)
@@ -179,7 +181,8 @@ def load_predictor(
     return Predictor(
         facts=model.extra,
         encoder=model.config.encoder,
-        temperature=temperature,
+        temperature=run_folder.read_temperature(),
+        metric=run_folder.load_recipe().training.metric,
         predict=predict_by_run,
         context=inference(model),
     )
