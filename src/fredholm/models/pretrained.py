@@ -98,6 +98,15 @@ def read_config(folder: str | Path) -> ModelConfig:
     return _saved(Path(folder)).config
 
 
+def read_extra(folder: str | Path) -> dict[str, Any]:
+    """Return the ``extra`` dictionary of the model in ``folder``.
+
+    Raises:
+        CheckpointError: as :func:`from_pretrained`.
+    """
+    return _saved(Path(folder)).content.get("extra", {})
+
+
 def register_saved(config: type[Configuration]) -> Callable[[Module], Module]:
     """Let :func:`from_pretrained` build another class than :class:`fredholm.models.Model`.
 

@@ -25,7 +25,14 @@ from fredholm.lab.training.grid import recipe_cell
 from fredholm.lab.training.metrics import METRICS, direction, register_metric
 from fredholm.lab.training.sweeps import sweep
 from fredholm.lab.training.tasks import Regression, Tally, create_task
-from fredholm.training import evaluate, evaluate_files, load_recipe, train
+from fredholm.training import (
+    evaluate,
+    evaluate_files,
+    hub_folder,
+    linearize_source,
+    load_recipe,
+    train,
+)
 
 SMALL = ["model.body.dim=8", "model.body.depth=1", "model.body.heads=2", "operator=softmax"]
 FAST = [*SMALL, "optimizer.lr=1e-2", "training.epochs=6", "schedule.warmup_epochs=0"]
@@ -93,6 +100,36 @@ def test_an_evaluation_on_files_has_the_metric(by_area, tmp_path, capsys):
     assert found["scores"]["auc"] == found["auc"]
     assert main(["evaluate", str(by_area), *map(str, files)]) == 0
     assert f"AUC {found['auc']:.4f}, accuracy" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("metric", ["rmse", "absolute_error"])
+def test_a_validation_has_the_units_of_the_files(tmp_path, metric):
+    lines = [f"{i % 7},{1000 + 50.5 * (i % 7)}" for i in range(60)]
+    source = tmp_path / "price.csv"
+    source.write_text("\n".join(["size,price", *lines]) + "\n")
+    run = tmp_path / "run"
+    changes = [*FAST, "training.epochs=2", f"training.metric={metric}"]
+    result = train(load_recipe(str(source), changes), run)
+
+    found = evaluate(run, "val")
+    assert result.metrics[f"val_{metric}"] == pytest.approx(found[metric], rel=1e-5)
+    # The loss is the one that is trained, of standardised numbers.
+    model, _ = load_run(run)
+    _, scale = model.extra["units"]
+    assert scale > 10
+    assert result.metrics["val_loss"] * scale**2 == pytest.approx(found["loss"], rel=1e-5)
+
+    # The card of the run gives both losses, and says how they compare.
+    evaluate(run)
+    card = (hub_folder(run, tmp_path / "hub") / "README.md").read_text()
+    assert "| val_loss |" in card
+    assert "| test_loss |" in card
+    assert "are of standardised numbers" in card
+
+    # So does a conversion that is judged by the metric.
+    once = {"distil": {"epochs": 0}, "tune": {"epochs": 0}, "say": lambda line: None}
+    report = linearize_source(run, "elu", out=tmp_path / "out", metric=metric, **once).report
+    assert report.scores["teacher"] == pytest.approx(found[metric], rel=1e-5)
 
 
 def test_a_run_stops_when_the_metric_stops_improving(by_area, tmp_path):

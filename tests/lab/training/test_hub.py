@@ -55,6 +55,7 @@ def test_a_pushed_run_loads_again(run, tmp_path, monkeypatch):
     assert card.startswith("---\nlibrary_name: fredholm\n")
     assert 'snapshot_download("me/digits")' in card
     assert "| test_accuracy | 0.9777 |" in card
+    assert "standardised numbers" not in card
 
 
 def test_an_unfinished_run_is_refused_without_writing(run, tmp_path):

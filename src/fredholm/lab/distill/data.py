@@ -117,6 +117,7 @@ class Part(LabelledDataset):
         super().__init__(source.name, source.split, source.labels[indices], source.classes)
         self.whole = source
         self.indices = indices
+        self.units = source.units
 
     def __len__(self) -> int:
         return len(self.indices)

@@ -442,6 +442,7 @@ def _read_splits(plan: Plan, model: nn.Module) -> Splits | None:
         return None
     decoder = plan.judged.follows and decoder_of(model)
     train, val = two_splits(plan.data, decoder)
+    plan.judged.units = train.units
     check_head(model, train)
     longer = None
     if plan.longer is not None:
@@ -520,6 +521,7 @@ def fine_tune(
     _without_vary_window("options", options)
     decoder = task.follows and decoder_of(model)
     train, val = two_splits(data, decoder)
+    task.units = train.units
     check_head(model, train)
     settings = {
         "tune": options.settings(),

@@ -10,7 +10,7 @@ from typing import Any
 from ...errors import CheckpointError, OptionError, require
 from ...files import read_state, storing, write_text
 from ...linearization.hub import upload_folder
-from ...models.pretrained import read_config
+from ...models.pretrained import read_config, read_extra
 from ..numbers import readable
 from .folder import RunFolder
 
@@ -109,7 +109,7 @@ A model of the Python library `fredholm` with an encoder of {config.encoder.kind
 | score | value |
 |---|---|
 {chr(10).join(scores)}
-
+{_note_on_units(folder)}
 ```python
 from huggingface_hub import snapshot_download
 from fredholm.training import load_run
@@ -117,6 +117,19 @@ from fredholm.training import load_run
 run = snapshot_download("{repo_id}")
 model, folder = load_run(run)
 ```
+"""
+
+
+def _note_on_units(folder: RunFolder) -> str:
+    """Return a paragraph on the units of losses where they differ; empty where they do not."""
+    facts = read_extra(folder.model)
+    if "units" not in facts:
+        return ""
+    _, scale = facts["units"]
+    return f"""
+The losses `train_loss` and `val_loss` are of standardised numbers: multiply them by
+{readable(scale**2)} to compare them with the loss of an evaluation. All other scores are in the
+units of the data.
 """
 
 

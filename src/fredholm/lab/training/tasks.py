@@ -80,6 +80,9 @@ class Task:
         each_mode: ``"max"`` if larger values of :meth:`each` are better, otherwise ``"min"``.
         temperature: divides logits where an evaluation reports probabilities; 1 leaves these
             uncalibrated.
+        units: of a regression, (shift, scale): a number of the files is shift + scale · output. A
+            validation converts by it before it computes the chosen metric; losses stay those of
+            standardised numbers.
         shards: the processes that share the points of a sample, when samples are distributed. Tasks
             with a mean over points do not need it: :meth:`weight` weights the parts.
     """
@@ -100,6 +103,7 @@ class Task:
     at_once: ClassVar[int] = 32
     points: ClassVar[int | None] = None
     temperature: float = 1.0
+    units: tuple[float, float] = (0.0, 1.0)
     shards: Shards | None = None
 
     def outputs(self, classes: Sequence[str]) -> int:
@@ -120,6 +124,14 @@ class Task:
             ShapeError: the outputs come from a head of another kind.
         """
         return outputs, labels
+
+    def in_units(self, values: Tensor) -> Tensor:
+        """Return outputs or labels of :meth:`pairs` in the units of the files."""
+        if self.units == (0.0, 1.0):
+            return values
+        shift, scale = self.units
+        # In float64, since a shift such as a year would take the digits of a small scale.
+        return values.double() * scale + shift
 
     def loss_of_pairs(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         """Return the mean loss over :meth:`pairs`."""
@@ -233,7 +245,8 @@ class Task:
 class Tally:
     """The running sums of a validation.
 
-    If the chosen metric needs them, all outputs and labels are stored as well, on the CPU.
+    If the chosen metric needs them, all outputs and labels are stored as well, on the CPU and in
+    the units of the files.
 
     Example:
         >>> tally = Tally(create_task().judge_by("auc"))
@@ -258,8 +271,9 @@ class Tally:
         if self.stores_pairs:
             outputs = _at_least_float32(outputs)
             outputs, labels = self.task.pairs(outputs, labels)
-            pairs = (outputs.cpu(), labels.cpu())
-            self.stored.append(pairs)
+            outputs = self.task.in_units(outputs.cpu())
+            labels = self.task.in_units(labels.cpu())
+            self.stored.append((outputs, labels))
 
     def pairs(self) -> Pairs | None:
         """Return all outputs and labels that were stored."""
@@ -358,12 +372,14 @@ def create_task(name: str = "classification") -> Task:
 
 
 def task_of(dataset: Any) -> Task:
-    """Create the task of a data set, with the metric that the data set names.
+    """Create the task of a data set, with its units and the metric that it names.
 
     Raises:
         OptionError: the metric does not apply to the task.
     """
     task = create_task(dataset.task)
+    if dataset.task == "regression":
+        task.units = dataset.units
     if dataset.metric is not None:
         task.judge_by(dataset.metric)
     return task
