@@ -86,7 +86,9 @@ def test_phases_set_the_length_of_texts(monkeypatch):
     learner = RecipeLearner(model, recipe, no_loader, task=create_task("tokens"))
     for step in range(5):
         monkeypatch.setattr(RecipeLearner, "global_step", step)
-        learner.loss(torch.ones(1, 8).long(), torch.zeros(1, 8).long())
+        inputs, labels = learner.cut_to_phase(torch.ones(1, 8).long(), torch.zeros(1, 8).long())
+        learner.loss(inputs, labels)
+        assert learner.weight(labels) == inputs.shape[1]
     assert model.lengths == [4, 4, 4, 8, 8]
 
 

@@ -15,6 +15,7 @@ from fredholm.errors import CheckpointError, OptionError, RecipeError
 from fredholm.lab.cli.main import main
 from fredholm.lab.training.build import build_dataset, build_model
 from fredholm.lab.training.generation import continuation
+from fredholm.lab.training.module import RecipeLearner
 from fredholm.training import (
     compress_run,
     evaluate,
@@ -93,6 +94,33 @@ def test_masked_tokens_are_trained_and_evaluated(hidden):
         predict(run, ["x.txt"])
     with pytest.raises(OptionError, match="a model of the next token"):
         generate(run, "a")
+
+
+def test_losses_of_a_phase_are_weighted_by_its_tokens(home, glue, monkeypatch):
+    """Labels behind the tokens that a phase reads must not weight the losses of its batches."""
+    weighted: list[int] = []
+    original = RecipeLearner.weight
+
+    def recording(self, labels):
+        weighted.append(labels.shape[1])
+        return original(self, labels)
+
+    monkeypatch.setattr(RecipeLearner, "weight", recording)
+    given = [
+        f"data.path={glue}",
+        "data.options.task=mrpc",
+        "data.min_count=1",
+        "data.max_length=8",
+        "training.epochs=null",
+        "training.steps=4",
+        "training.phases=[{steps: 2, max_length: 4}, {steps: 2}]",
+        "training.precision=32",
+    ]
+    recipe = load_recipe(
+        "itnet-glue-mlm", [*SMALL, *given, "operator.width=4", "operator.frequencies=4"]
+    )
+    train(recipe, home / "phases")
+    assert weighted == [4, 4, 8, 8]
 
 
 @pytest.mark.parametrize("pool", ["mean", "cls"])

@@ -80,11 +80,18 @@ class RecipeLearner(Learner):
 
             inputs, labels = batch
             batch = self.mixer(inputs, labels, generator)
+
+        # Before the step, which weights the loss by the labels that are left.
+        batch = self.cut_to_phase(*batch)
         return super().training_step(batch, batch_idx)
+
+    def cut_to_phase(self, inputs: Any, labels: Tensor) -> tuple[Any, Tensor]:
+        """Cut a batch of texts to the length that the phase of this step reads."""
+        phases = self.recipe.training.phases
+        return in_phase(phases, self.global_step, inputs, labels)
 
     def loss(self, inputs: Any, labels: Tensor) -> Tensor:
         options = self.recipe.training
-        inputs, labels = in_phase(options.phases, self.global_step, inputs, labels)
 
         # With weight dropout the model runs without a random share of its weights.
         if options.weight_dropout:

@@ -408,6 +408,7 @@ class _Step(RecipeLearner):
         if self.mixer is not None:
             generator = torch.Generator().manual_seed(0)
             inputs, labels = self.mixer(inputs, labels, generator)
+        inputs, labels = self.cut_to_phase(inputs, labels)
         with autocast_of(self.recipe, self.device):
             loss = self.loss(inputs, labels)
 
