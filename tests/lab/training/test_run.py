@@ -449,6 +449,9 @@ def test_a_run_without_a_model_names_its_last_epoch(epochs, recipe, tmp_path):
     folder = tmp_path / "run"
     train(recipe("training.keep=last", f"training.epochs={epochs}"), folder)
     shutil.rmtree(folder / "model")
+    with pytest.raises(CheckpointError, match=r"expected the weights of the run, .*restore it"):
+        load_run(folder)
+    (folder / "result.json").unlink()
     count = "2 finished epochs" if epochs == 2 else "one finished epoch"
     with pytest.raises(CheckpointError, match=rf"after {count} .*training.keep=last.*--resume"):
         load_run(folder)

@@ -63,11 +63,7 @@ def load_run(
     folder = RunFolder(run)
     recipe = folder.load_recipe(trust_code)
     if not folder.model.is_dir():
-        reason = _why_unsaved(folder, recipe.training.keep)
-        raise CheckpointError(
-            f"{folder.root}: no model yet: {reason}; resume the run with the command that began it "
-            "and --resume"
-        )
+        raise _without_model(folder, recipe.training.keep)
 
     # Weights that were trained in float64 are saved in float64, and data come in float32.
     changes = _model_overrides(overrides, folder)
@@ -146,19 +142,27 @@ def run_dataset(
     return dataset
 
 
-def _why_unsaved(folder: RunFolder, keep: str) -> str:
-    """Explain why a run has no model, by the number of epochs that it has finished."""
+def _without_model(folder: RunFolder, keep: str) -> CheckpointError:
+    """Return the error for a run without a model: it has not written one yet, or has lost it."""
     epochs = folder.finished_epochs()
-    if epochs == 0:
-        return "the run has not come to the end of an epoch"
-
     count = "one finished epoch" if epochs == 1 else f"{epochs} finished epochs"
-    if keep == "last":
-        return (
+    if epochs == 0:
+        reason = "the run has not come to the end of an epoch"
+    elif keep == "last" and not folder.finished:
+        reason = (
             f"after {count} the run ended early, and with training.keep=last its weights are "
             "written at the end"
         )
-    return f"none of {count} had a validation score that is a number, and the run ended early"
+    else:
+        # The best weights are written from the first epoch on, the last ones at the end.
+        return CheckpointError(
+            f"{folder.model}: expected the weights of the run, which has written some, got no such "
+            "folder; restore it, or train again"
+        )
+    return CheckpointError(
+        f"{folder.root}: no model yet: {reason}; resume the run with the command that began it and "
+        "--resume"
+    )
 
 
 def check_unchanged(facts: Mapping[str, Any], dataset: Any) -> None:
