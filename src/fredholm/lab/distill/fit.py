@@ -109,7 +109,7 @@ def run_stage(
     train: Any,
     val: Any,
     options: StageOptions,
-    *extra: Any,
+    **further: Any,
 ) -> None:
     """Run one stage; the model has its best weights afterwards.
 
@@ -119,12 +119,12 @@ def run_stage(
         kind: class of the stage.
         train, val: splits; without ``val`` the last weights count as the best.
         options: of the stage.
-        extra: further arguments of ``kind``.
+        further: arguments of ``kind`` beside those of every stage.
     """
     progress = run.progress
     if f"epochs {key}" not in progress.done:
         with _frozen(run.replaced.model):
-            rows = _fit(run, key, kind, train, val, options, *extra)
+            rows = _fit(run, key, kind, train, val, options, **further)
         progress.done[f"minutes {key}"] = round(rows[-1]["seconds"] / 60, 3)
         progress.get(f"epochs {key}", lambda: len(rows))
     progress.restore(key, run.replaced.model)
@@ -207,7 +207,7 @@ def _fit(
     train: Any,
     val: Any,
     options: StageOptions,
-    *extra: Any,
+    **further: Any,
 ) -> list[dict[str, Any]]:
     """Train one stage, and return its table of epochs; ``run.progress`` keeps its weights.
 
@@ -230,7 +230,7 @@ def _fit(
             world_size=world_size,
         )
 
-    stage = kind(replaced, loader, options, run.seed, *extra)
+    stage = kind(replaced, loader, options, run.seed, **further)
     learning = stage.trained()
     replaced.model.requires_grad_(False)
     for parameter in learning:
@@ -258,7 +258,8 @@ def _fit(
         stop=goal,
     )
     # The fit moves the model to its device, and a teacher among the further arguments as well.
-    models = [replaced.model, *(part for part in extra if isinstance(part, nn.Module))]
+    teachers = [part for part in further.values() if isinstance(part, nn.Module)]
+    models = [replaced.model, *teachers]
     with lock, _back_in_place(models), _in_single(replaced.model, learning):
         fitted = fit(
             stage,

@@ -542,7 +542,7 @@ def fine_tune(
         parts={},
     )
     run = chosen.run(progress, stub, type(model).__name__)
-    run_stage(run, "tuned", FineTuning, train, val, options, task)
+    run_stage(run, "tuned", FineTuning, train, val, options, task=task)
     model.eval()
     score = partial(evaluate, model, val, task, run.precision, task.at_once)
     return progress.get("score", score)
@@ -616,14 +616,15 @@ def _train(
         run_stage(run, "distilled", Distillation, train, None, plan.distil)
         divergence("after")
         score("distilled", student)
+    of_teacher = {"teacher": teacher, "say": run.say}
     if plan.match.epochs:
-        run_stage(run, "matched", Matching, train, None, plan.match, teacher, run.say)
+        run_stage(run, "matched", Matching, train, None, plan.match, **of_teacher)
         score("matched", student)
     if plan.lengthen.epochs and longer is not None:
-        run_stage(run, "lengthened", Lengthening, longer, None, plan.lengthen, teacher, run.say)
+        run_stage(run, "lengthened", Lengthening, longer, None, plan.lengthen, **of_teacher)
         score("lengthened", student)
     if plan.tune.epochs:
-        run_stage(run, "tuned", FineTuning, train, val, plan.tune, run.task)
+        run_stage(run, "tuned", FineTuning, train, val, plan.tune, task=run.task)
         score("tuned", student)
 
 

@@ -219,8 +219,12 @@ def _on_steps(
     number: int,
 ) -> np.ndarray:
     """Return one row per step of training; the values themselves if there is one at every step."""
-    # Runs of earlier versions do not say whether they had times; those of the catalogue had none.
-    clocked = scaling.get("clocked", "every" not in scaling)
+    # Whether the training series had times. Runs of earlier versions do not say it: those of the
+    # catalogue, which alone have "every", had none, and those of files had some.
+    if "clocked" in scaling:
+        clocked = scaling["clocked"]
+    else:
+        clocked = "every" not in scaling
     step = float(np.median(gaps))
     if clocked:
         step = scaling["step"] * scaling.get("every", 1)
