@@ -461,7 +461,8 @@ def select_scores(
     """
     if not measures and metric is not None:
         measures = ("accuracy",)
-    names = dict.fromkeys((metric, *measures))
+    first = () if metric is None else (metric,)
+    names = dict.fromkeys((*first, *measures))
     names.pop("loss", None)
     return {name: summary[name] for name in names if name in summary}
 
