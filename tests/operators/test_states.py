@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,18 @@ import pytest
 import torch
 
 from fredholm.domain import Domain
+from fredholm.edges import Edges
 from fredholm.errors import CheckpointError, OptionError
 from fredholm.models import create_model
-from fredholm.operators import Exact, LunaAttention, create_operator, list_operators
+from fredholm.integral.state import State, load_state
+from fredholm.operators import (
+    Exact,
+    LunaAttention,
+    SoftmaxAttention,
+    create_operator,
+    list_operators,
+)
+from fredholm.quadrature import Quadrature
 from tests.parts import parts
 
 POINTS, SEEN = 6, 3
@@ -132,6 +142,82 @@ def test_states_of_models_can_be_copied_and_saved(name, tmp_path):
         assert torch.equal(model.step(numbers[:, 3], again)[0], expected)
     out, _ = model.double().step(numbers[:, 3], state.to(dtype=torch.float64))
     assert float((out - expected).abs().max()) < 1e-4, "float32 rounds phases"
+
+
+EDGE_INDEX = torch.tensor([[0, 0, 1, 3, 2], [1, 2, 3, 4, 5]])
+
+
+def graph(weight: torch.Tensor | None = None) -> Domain:
+    return Domain.graph(EDGE_INDEX, POINTS, edge_weight=weight, sparse=True, causal=True)
+
+
+def tensors_of(x) -> list[torch.Tensor]:
+    """Return every tensor of a state, at any depth."""
+    if isinstance(x, torch.Tensor):
+        return [x]
+    parts = []
+    if isinstance(x, (list, tuple)):
+        parts = list(x)
+    if isinstance(x, dict):
+        parts = list(x.values())
+    if isinstance(x, (State, Domain, Quadrature, Edges)):
+        parts = [getattr(x, field.name) for field in dataclasses.fields(x)]
+    return [tensor for part in parts for tensor in tensors_of(part)]
+
+
+@pytest.mark.parametrize(
+    "domain",
+    [
+        graph(),
+        graph(torch.rand(5)),
+        graph().dense(),
+        Domain.collate([graph(), graph()]),
+        Domain.line(POINTS, causal=True, reach=2),
+    ],
+    ids=["edges", "weighted edges", "mask", "batch of graphs", "reach"],
+)
+@torch.no_grad()
+def test_states_on_domains_with_pairs_move_and_are_saved(domain, tmp_path):
+    torch.manual_seed(0)
+    operator = SoftmaxAttention(8, 2).eval()
+    u = torch.randn(2, POINTS, 8)
+    _, state = operator.prefill(u[:, :SEEN], operator.init_state(2, domain))
+    expected, _ = operator.step(u[:, SEEN], state)
+    torch.testing.assert_close(expected, operator(u, domain)[:, SEEN])
+
+    again = operator.load_state(state.save(tmp_path / "state.pt"))
+    assert torch.equal(operator.step(u[:, SEEN], again)[0], expected)
+    assert torch.equal(operator.step(u[:, SEEN], state.copy())[0], expected)
+    assert {x.device.type for x in tensors_of(state.to("meta"))} == {"meta"}
+
+    out, _ = operator.double().step(u[:, SEEN].double(), state.to(dtype=torch.float64))
+    torch.testing.assert_close(out.float(), expected)
+
+
+def test_a_state_of_layers_on_edges_has_the_batch_of_its_layers(tmp_path):
+    """Edges that all samples share have a batch of one."""
+
+    @dataclasses.dataclass(frozen=True, eq=False)
+    class Stacked(State):
+        domain: Domain
+        layers: tuple
+
+    operator = SoftmaxAttention(8, 2)
+
+    def begin(domain: Domain, batch: int) -> Stacked:
+        return Stacked(domain, (operator.init_state(batch, domain),))
+
+    path = begin(graph(), 3).save(tmp_path / "state.pt")
+    again = load_state(path, begin, torch.device("cpu"))
+    assert again.layers[0].batch == 3
+    assert again.domain.pairs.source.equal(graph().pairs.source)
+
+
+def test_detach_ends_the_graph_of_edge_weights():
+    weight = torch.rand(5, requires_grad=True)
+    operator = SoftmaxAttention(8, 2)
+    state = operator.init_state(1, graph(weight)).detach()
+    assert not any(x.requires_grad for x in tensors_of(state))
 
 
 def test_files_that_are_not_states_of_this_operator_are_refused(tmp_path):

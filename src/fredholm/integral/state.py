@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..domain import Domain
+from ..edges import Edges
 from ..errors import CheckpointError, OptionError
 from ..files import replacing, storing
 from ..quadrature import Quadrature
@@ -174,7 +175,8 @@ def _outermost(saved: Mapping[str, Any]) -> tuple[Domain, int]:
     parts: list[Any] = [saved]
     # Breadth first: parts are appended while the loop runs.
     for part in parts:
-        if isinstance(part, Mapping) and "batch" in part:
+        # Edges have a batch as well, but only the state of an operator names its operator.
+        if isinstance(part, Mapping) and "operator" in part:
             batch = part["batch"]
             break
         if isinstance(part, Mapping):
@@ -185,11 +187,16 @@ def _outermost(saved: Mapping[str, Any]) -> tuple[Domain, int]:
 
 
 def _domain(saved: Mapping[str, Any]) -> Domain:
-    """Return the domain of saved fields. A file holds the grid's extents as a list."""
-    shape = saved["shape"]
-    if shape is not None:
-        shape = tuple(shape)
-    return Domain(**{**saved, "shape": shape})
+    """Return the domain of saved fields.
+
+    A file holds the grid's extents as a list, and edges as their fields.
+    """
+    fields = dict(saved)
+    if fields["shape"] is not None:
+        fields["shape"] = tuple(fields["shape"])
+    if isinstance(fields["pairs"], Mapping):
+        fields["pairs"] = Edges(**fields["pairs"])
+    return Domain(**fields)
 
 
 # --- trees of states, tensors and plain things ----------------------------------------------------
@@ -203,7 +210,7 @@ def _mapped(x: Any, change: Callable[[Tensor], Tensor]) -> Any:
         return {name: _mapped(part, change) for name, part in x.items()}
     if isinstance(x, (list, tuple)):
         return type(x)(_mapped(part, change) for part in x)
-    if isinstance(x, (State, Domain, Quadrature)):
+    if isinstance(x, (State, Domain, Quadrature, Edges)):
         fields = {f.name: _mapped(getattr(x, f.name), change) for f in dataclasses.fields(x)}
         return type(x)(**fields)
     return x
@@ -247,7 +254,7 @@ def _plain(x: Any) -> Any:
     if isinstance(x, Quadrature):
         # It follows from the domain.
         return None
-    if isinstance(x, (State, Domain)):
+    if isinstance(x, (State, Domain, Edges)):
         return {f.name: _plain(getattr(x, f.name)) for f in dataclasses.fields(x)}
     return x
 
