@@ -10,6 +10,7 @@ import torch
 
 from fredholm import Domain, create_operator
 from fredholm.convert import replace_attention
+from fredholm.edges import Edges
 from fredholm.integral.denominators import denominators
 from fredholm.kernels import FEATURE_MAPS
 from fredholm.linearization import LinearHeads
@@ -64,6 +65,59 @@ def test_denominators_respect_padding_and_pairs():
         quadrature = domain.quadrature()
         expected = (query @ key.mT * quadrature.weights()).sum(-1)
         assert_close(denominators(query, key, quadrature), expected)
+
+
+def sparse_domains() -> dict[str, Domain]:
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.rand(2, 6, 6, generator=generator, dtype=torch.float64)
+    bias = torch.where(weights > 0.4, weights.log(), -torch.inf)
+    valid = torch.tensor([[True, False, True, True, True, True], [True] * 4 + [False] * 2])
+    line = Domain.line(6, reach=1, dtype=torch.float64)
+    points = Domain.points(torch.rand(6, 2, generator=generator, dtype=torch.float64))
+    return {
+        "edges": points.replace(pairs=Edges.of_mask(weights[0] > 0.4)),
+        "order": points.replace(pairs=Edges.of_mask(weights[0] > 0.4), causal=True),
+        "weighted edges": points.replace(pairs=Edges.of_mask(bias[0])),
+        "density by head": points.replace(pairs=Edges.of_mask(bias[None])),
+        "graphs": points.replace(pairs=Edges.of_mask(bias), valid=valid),
+        "reach": line,
+        "causal reach": line.replace(causal=True, kind="counting"),
+        "padded reach": line.replace(valid=valid),
+    }
+
+
+@pytest.mark.parametrize("name", list(sparse_domains()))
+def test_denominators_of_few_neighbours_equal_those_of_the_pairs_written_out(name, monkeypatch):
+    monkeypatch.setattr("fredholm.integral.denominators.NUMBERS_AT_ONCE", 50)
+    domain = sparse_domains()[name]
+    query, key = torch.randn(2, 2, 2, 6, 4, dtype=torch.float64)
+    quadrature = domain.quadrature()
+    expected = (query @ key.mT * quadrature.weights()).sum(-1)
+
+    # Padded queries are answered by zeros, whatever their denominators are.
+    real = torch.ones(2, 6, dtype=torch.bool)
+    if domain.valid is not None:
+        real = domain.valid
+    found = denominators(query, key, quadrature)
+    assert_close(found.movedim(1, 2)[real], expected.movedim(1, 2)[real])
+    fading = quadrature.decayed(torch.rand(1, 2, 6, dtype=torch.float64))
+    if domain.causal:
+        expected = (query @ key.mT * fading.weights()).sum(-1)
+        assert_close(denominators(query, key, fading), expected)
+
+
+def test_the_warning_counts_the_denominators_of_neighbourhoods():
+    operator = rff().double()
+    domain = Domain.line(40, reach=1)
+    u = 3 * torch.randn(2, 40, 16, dtype=torch.float64)
+    counts = []
+    for where in (domain, domain.dense()):
+        operator.kernel.watch.calls = 0
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            operator(u, where)
+        counts.append(counted(caught))
+    assert counts[0] == counts[1]
 
 
 @pytest.mark.parametrize("name", sorted(FEATURE_MAPS))

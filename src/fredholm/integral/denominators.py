@@ -8,13 +8,17 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from ..edges import Edges
 from ..ops.backend import transforms
 from ..ops.linear_attention import linear_attention
-from ..quadrature import Quadrature
+from ..quadrature import Quadrature, mass_in_reach
 from .feature_map import FeatureMap
 
 # Calls in training at which denominators are counted. Each count computes the features once more.
 COUNTED_CALLS = (1, 10, 100, 1_000, 10_000)
+
+NUMBERS_AT_ONCE = 1 << 22
+"""Features that are gathered along edges at a time."""
 
 
 def denominators(query: Tensor, key: Tensor, quadrature: Quadrature) -> Tensor:
@@ -24,14 +28,74 @@ def denominators(query: Tensor, key: Tensor, quadrature: Quadrature) -> Tensor:
         query, key: features φ (B, H, Nq, r) and ψ (B, H, Nk, r).
         quadrature: the weights w, with the kernel's decay where it has one.
     """
+    # Weights that fade over points between two others are written out below.
+    if quadrature.sparse and quadrature.decay is None:
+        if quadrature.edges is not None:
+            sums = _sums_on_edges(query, key, quadrature, quadrature.edges)
+        else:
+            sums = _sums_in_reach(query, key, quadrature)
+        return quadrature.scaled(sums[..., None])[..., 0]
+
     # Without pairs the sums need no matrix of all pairs: O(N·r).
     ordered = quadrature.query_time is not None
-    if quadrature.density is None and (quadrature.triangular or not ordered):
+    pairs = quadrature.sparse or quadrature.density is not None
+    if not pairs and (quadrature.triangular or not ordered):
         ones = key.new_ones(*key.shape[:-1], 1)
         return linear_attention(query, key, ones, quadrature, floor=None)[..., 0]
 
     weights = quadrature.weights().to(query.dtype)
     return (query @ key.mT * weights).sum(-1)
+
+
+def _sums_on_edges(
+    query: Tensor,
+    key: Tensor,
+    quadrature: Quadrature,
+    edges: Edges,
+) -> Tensor:
+    """Return :func:`denominators` along edges without the scale: O(E·r) time, O(N·r) memory."""
+    mass = quadrature.mass.to(key.dtype)
+    key = key * mass[:, None, :, None]
+    if edges.batch > 1:
+        # Edges number the points of all graphs through: the batch is one graph.
+        query = query.movedim(0, 1).flatten(1, 2)[None]
+        key = key.movedim(0, 1).flatten(1, 2)[None]
+
+    target = edges.targets()
+    source = edges.flat_source()
+    sums = query.new_zeros(query.shape[:-1])
+    numbers_per_edge = query[:, :, :1].numel()
+    step = max(1, NUMBERS_AT_ONCE // numbers_per_edge)
+    for start in range(0, edges.count, step):
+        part = slice(start, start + step)
+        pairs = query[:, :, target[part]] * key[:, :, source[part]]
+        products = pairs.sum(-1)
+        if edges.log_density is not None:
+            # (E,), or (H, E) of densities by head.
+            density = edges.log_density[part].exp().movedim(0, -1)
+            products = products * density.to(products.dtype)
+        sums = sums.index_add(2, target[part], products)
+
+    if edges.batch > 1:
+        by_graph = sums[0].unflatten(1, (edges.batch, edges.queries))
+        sums = by_graph.movedim(1, 0)
+    return sums
+
+
+def _sums_in_reach(query: Tensor, key: Tensor, quadrature: Quadrature) -> Tensor:
+    """Return :func:`denominators` within a reach without the scale: O(N·reach·r) time."""
+    assert quadrature.reach is not None
+    mass = quadrature.mass.to(key.dtype)
+    weighed = key * mass[:, None, :, None]
+    by_feature = weighed.mT
+    shape = by_feature.shape[:3]
+
+    # One row of points for each sample, head and feature.
+    valid = quadrature.valid
+    if valid is not None:
+        valid = valid[:, None, None].expand(*shape, -1).flatten(0, 2)
+    seen = mass_in_reach(by_feature.flatten(0, 2), valid, *quadrature.reach)
+    return (query * seen.unflatten(0, shape).mT).sum(-1)
 
 
 class DenominatorWatch:
