@@ -259,7 +259,7 @@ def test_wrong_arguments_of_constructors_are_refused(call, error, message):
         ),
         (lambda: Domain.timestamps(tensor([0.0, 2.0, 2.0])), DomainError, "increase strictly"),
         (
-            lambda: Domain.timestamps(tensor([0.0, 3.0, 1.0, 4.0]), causal=False),
+            lambda: Domain.timestamps(tensor([0.0, 2.0, 2.0, 4.0]), causal=False),
             DomainError,
             "increase strictly",
         ),
@@ -538,6 +538,18 @@ def test_times_are_checked_only_on_the_cpu():
         check_forward(torch.tensor([-1.0]))
 
 
+def test_times_that_voronoi_cells_would_hide_are_refused():
+    """Half the distance between two neighbours is positive, also where their order is swapped."""
+    swapped = tensor([0.0, 3.0, 2.0, 5.0])
+    for causal in (True, False):
+        with pytest.raises(DomainError, match="do not go back"):
+            Domain.timestamps(swapped, causal=causal)
+    behind_padding = Domain.timestamps(
+        swapped, causal=False, valid=torch.tensor([[True, True, False, True]])
+    )
+    assert behind_padding.measure.tolist() == [[3.0, 2.5, 0.0, 2.0]]
+
+
 class _OnADevice(torch.Tensor):
     """A tensor that fails when its values are read."""
 
@@ -556,8 +568,11 @@ def test_a_slice_with_step_one_equals_the_slice():
 def test_decreasing_times_behind_padding_are_refused():
     times = torch.tensor([[0.0, 3.0, 9.0, 1.0, 4.0]])
     valid = torch.tensor([[True, True, False, True, True]])
+    with pytest.raises(DomainError, match="do not go back"):
+        Domain.timestamps(times, causal=False, valid=valid)
+    repeated = torch.tensor([[0.0, 3.0, 9.0, 3.0, 4.0]])
     with pytest.raises(DomainError, match="increase strictly"):
-        Domain.timestamps(times, causal=False, valid=valid).validate()
+        Domain.timestamps(repeated, causal=False, valid=valid).validate()
     fine = torch.tensor([[0.0, 3.0, 0.0, 4.0, 5.0]])
     Domain.timestamps(fine, valid=valid).validate()
     with pytest.raises(DomainError, match=r"of 0 or more, got 1.0 to inf; drop such points"):

@@ -109,17 +109,17 @@ def cheap_to_read(x: Tensor, *, waited: bool = False) -> bool:
     return not torch._C._functorch.get_dynamic_layer_stack_depth()  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def check_forward(spacing: Tensor) -> None:
-    """DomainError where times go back, so that a point would stand for a negative time.
+def check_forward(gaps: Tensor) -> None:
+    """DomainError where times go back: where the time since the real point before is negative.
 
     Called for every batch, hence only of what is :func:`cheap_to_read`.
     """
-    if not cheap_to_read(spacing):
+    if not cheap_to_read(gaps):
         return
-    if bool((spacing < 0).any()):
+    if bool((gaps < 0).any()):
         raise DomainError(
-            "expected timestamps that do not go back, got some that do: a point stands for the "
-            "time to its neighbours, which would be negative; sort each sequence by its times"
+            "expected timestamps that do not go back, got some that do: the time between two "
+            "points would be negative; sort each sequence by its times"
         )
 
 
