@@ -373,6 +373,10 @@ def several() -> dict[str, list[Domain]]:
         "causal": [Domain.line(2, causal=True), Domain.line(4, causal=True)],
         "counting": [Domain.line(3, measure="counting"), Domain.line(1, measure="counting")],
         "spacing": [Domain.timestamps(torch.rand(n).cumsum(0)) for n in (2, 5)],
+        "spacing of lines": [
+            Domain.line(2, causal=True, measure="spacing"),
+            Domain.line(3, causal=True, measure="spacing"),
+        ],
         "weighted": [Domain.points(torch.rand(n, 2), measure=torch.rand(n)) for n in (3, 1)],
         "probability": [Domain.line(n).with_masses(torch.rand(n), normalised=True) for n in (2, 3)],
         "windows": [Domain.line(n, causal=True, pairs=w) for n, w in zip((2, 4), window)],
@@ -557,6 +561,40 @@ class _OnADevice(torch.Tensor):
 
     def __lt__(self, other):
         raise AssertionError("the device was waited for")
+
+
+def test_only_timestamps_have_a_clock():
+    """A line without its grid's shape, as in a batch or a slice, still counts steps."""
+    line = Domain.line(4, causal=True, measure="spacing")
+    clock = Domain.timestamps(tensor([0.0, 1.0, 3.0, 4.0]))
+    steps = [
+        line,
+        line[::2],
+        Domain.collate([line, line[:2]]),
+        line.replace(shape=None),
+        clock.replace(causal=False),
+        clock.with_masses(torch.ones(4)),
+    ]
+    for domain in steps:
+        assert domain.quadrature().clock is None
+    for domain in (
+        clock,
+        clock[::2],
+        clock.to(torch.float64),
+        clock.replace(positions=clock.positions / 3),
+    ):
+        assert domain.quadrature().clock.equal(domain.positions.T)
+    batch = Domain.collate([clock, clock[:2]])
+    assert batch.quadrature().clock.tolist() == [[0.0, 1.0, 3.0, 4.0], [0.0, 1.0, 0.0, 0.0]]
+    with pytest.raises(DomainError, match=r"one timed \(timestamps or not\) to collate, got"):
+        Domain.collate([clock, line])
+
+
+def test_lines_of_equal_points_are_no_timestamps():
+    """Points at one place are refused as timestamps, and not as points of a line."""
+    line = Domain.line(4, measure="spacing")[::2]
+    at_one_place = line.replace(positions=torch.zeros(2, 1))
+    at_one_place.validate()
 
 
 def test_a_slice_with_step_one_equals_the_slice():

@@ -80,6 +80,8 @@ class Domain(NotebookTable):
             keys.
         reach: a window: a point sees the points that are at most ``reach`` places before it or,
             without order, after it. Padding is not counted. Never written out as edges.
+        timed: positions are the times of :meth:`timestamps`. With the measure ``spacing``, decays
+            take the time between points; on every other domain each point is one step.
 
     Example:
         >>> domain = Domain.grid(2, 3)
@@ -96,6 +98,7 @@ class Domain(NotebookTable):
     kind: str = "uniform"
     shards: Shards | None = None
     reach: int | None = None
+    timed: bool = False
 
     # --- construction -----------------------------------------------------------------------------
 
@@ -446,7 +449,7 @@ class Domain(NotebookTable):
             valid=valid,
             pairs=pairs,
         )
-        return replace(domain, kind="spacing")
+        return replace(domain, kind="spacing", timed=True)
 
     @classmethod
     @checked(DomainError)
@@ -617,6 +620,7 @@ class Domain(NotebookTable):
             shape=shape,
             kind=first.kind,
             reach=first.reach,
+            timed=first.timed,
         )
 
     @classmethod
@@ -774,7 +778,7 @@ class Domain(NotebookTable):
                 "expected a part without edges for from_shard, got some; build the whole graph on "
                 "every rank and shard it"
             )
-        if part.kind == "spacing" and part.shape is None:
+        if part._has_clock:
             raise DomainError(
                 "expected masses that a rank knows by itself, got those of timestamps: the first "
                 "cell of a part reaches back to a point of the rank before; shard the whole "
@@ -813,6 +817,7 @@ class Domain(NotebookTable):
             "causal": self.causal,
             "padding": self.valid is not None,
             "reach": self.reach,
+            "timed": self.timed,
             "pairs": pairs,
         }
 
@@ -853,6 +858,11 @@ class Domain(NotebookTable):
     def sparse(self) -> bool:
         """Whether a point sees few others: by edges or within a reach."""
         return isinstance(self.pairs, Edges) or self.reach is not None
+
+    @property
+    def _has_clock(self) -> bool:
+        """Whether positions are times, and masses the time between them."""
+        return self.timed and self.kind == "spacing" and self.dim == 1
 
     @property
     def _mask(self) -> Tensor | None:
@@ -1217,8 +1227,7 @@ class Domain(NotebookTable):
         """Return the times of the points, (1 | B, N), in an order of :meth:`timestamps`; None where
         points are steps, as on a line.
         """
-        timed = self.kind == "spacing" and self.shape is None and self.dim == 1
-        if not (timed and self.causal) or query_domain is not None:
+        if not (self._has_clock and self.causal) or query_domain is not None:
             return None
         return self.positions.reshape(-1, self.size)
 
@@ -1263,13 +1272,12 @@ class Domain(NotebookTable):
         check_shapes(self.positions, self.measure, self.valid, self._mask)
         if isinstance(self.pairs, Edges):
             self.pairs.check()
-        timestamps = self.kind == "spacing" and self.dim == 1 and not self.shape
         check_values(
             self.positions,
             self.measure,
             self.valid,
             self._mask,
-            sorted_=timestamps,
+            sorted_=self._has_clock,
         )
         return self
 
@@ -1415,6 +1423,7 @@ def _check_collate(domains: Sequence[Domain]) -> None:
         "measure": [domain.kind for domain in domains],
         "order": [domain.causal for domain in domains],
         "reach": [domain.reach for domain in domains],
+        "timed (timestamps or not)": [domain.timed for domain in domains],
         "dimension of positions": [domain.dim for domain in domains],
     }
     for name, values in common.items():

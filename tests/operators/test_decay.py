@@ -53,6 +53,16 @@ def test_rates_integrate_over_timestamps():
     assert_close(weights[0, 0], wanted / wanted.sum(-1, keepdim=True), dtype=torch.float32)
 
 
+def test_a_batch_of_lines_decays_by_steps():
+    """Lines of several sizes have no grid in common, and their points are steps all the same."""
+    lines = [Domain.line(n, causal=True, measure="spacing", dtype=torch.float64) for n in (4, N)]
+    operator = flat("head", 1.0)
+    u = signal()
+    out = operator(u, Domain.collate(lines))
+    assert_close(out[:1, :4], operator(u[:1, :4], lines[0]))
+    assert_close(out[1:], operator(u[1:], lines[1]))
+
+
 def test_padding_does_not_decay():
     valid = torch.tensor([[True, False, True, True, False, True]] * 2)
     line = Domain.line(N, causal=True, dtype=torch.float64)
@@ -68,9 +78,16 @@ def test_a_saved_state_continues_the_forward(tmp_path):
     u = signal()
     clock = Domain.timestamps(torch.rand(N, dtype=torch.float64).cumsum(0))
     _, state = operator.prefill(u[:, :4], operator.init_state(2, clock))
-    loaded = operator.load_state(state.save(tmp_path / "state.pt"))
+    path = state.save(tmp_path / "state.pt")
+    loaded = operator.load_state(path)
     out, _ = operator.prefill(u[:, 4:], loaded.copy())
     assert_close(out, operator(u, clock)[:, 4:])
+
+    # Files of earlier versions do not say that positions are times.
+    saved = torch.load(path, weights_only=True)
+    del saved["state"]["domain"]["timed"]
+    torch.save(saved, path)
+    assert operator.load_state(path).domain.timed
 
 
 @pytest.mark.parametrize("name", NAMES)

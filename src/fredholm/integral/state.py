@@ -196,6 +196,11 @@ def _domain(saved: Mapping[str, Any]) -> Domain:
         fields["shape"] = tuple(fields["shape"])
     if isinstance(fields["pairs"], Mapping):
         fields["pairs"] = Edges(**fields["pairs"])
+
+    # Files of earlier versions do not say whether positions are times. These versions took every
+    # domain without a grid for timestamps where its measure was "spacing".
+    without_grid = fields["shape"] is None
+    fields.setdefault("timed", without_grid and fields["kind"] == "spacing")
     return Domain(**fields)
 
 
