@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import tensor
 
 from fredholm.domain import Domain
-from fredholm.errors import ShapeError
+from fredholm.errors import DomainError, ShapeError
 from fredholm.kernels import Problem
 from fredholm.operators import create_operator
 from fredholm.quadrature import Quadrature, reciprocal, take_rows
@@ -296,3 +296,22 @@ def test_tiles_of_gathered_keys_equal_the_masked_problem(name):
     index = keys[None, None, :, :, None, None].expand(*wanted.shape[:3], -1, *wanted.shape[4:])
     wanted = wanted.gather(3, index).transpose(1, 2).flatten(0, 1)
     assert_close(found[:, :, 0], wanted, name)
+
+
+def test_queries_on_the_domain_itself_are_its_own_points():
+    """Its order is that of the indices, also where two points have one first coordinate."""
+    for domain in (
+        Domain.grid(2, 3, causal=True),
+        Domain.points(torch.zeros(4, 2), causal=True),
+        Domain.line(8, reach=2),
+        Domain.line(8, causal=True, reach=2),
+    ):
+        assert domain.quadrature(domain) is domain.quadrature()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_reach_refuses_queries_on_another_domain(causal):
+    domain = Domain.line(8, causal=causal, reach=2)
+    for other in (Domain.line(8), Domain.points(torch.rand(8, 1)), Domain.line(5, causal=causal)):
+        with pytest.raises(DomainError, match=r"beside reach, got queries on Domain\((8|5) points"):
+            domain.quadrature(other)

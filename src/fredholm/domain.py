@@ -585,7 +585,8 @@ class Domain(NotebookTable):
         has a grid's ``shape`` only where all domains have the same one.
 
         Args:
-            domains: unbatched, of one measure, order, reach and dimension.
+            domains: unbatched, of one measure, order, reach and dimension, all or none of them of
+                :meth:`timestamps`.
 
         Raises:
             DomainError: no domains, batched or sharded ones, or domains that differ in one of
@@ -1104,9 +1105,13 @@ class Domain(NotebookTable):
         Measure, padding, causality and pairs are combined here. O(N) unless ``pairs`` is given or
         two domains are compared in time. ``pairs`` of this domain are used for both; their shape
         must fit the queries.
+
+        Raises:
+            DomainError: queries on another domain beside ``reach``, which counts places of this
+                one.
         """
         self.refuse_shards("quadrature()")
-        if query_domain is None:
+        if query_domain is None or query_domain is self:
             return self.kept(("quadrature", dtype), lambda: self._quadrature(None, dtype=dtype))
         if not isinstance(query_domain, Domain):
             raise DomainError(refuse_kind("query_domain", query_domain, "a Domain"))
@@ -1155,7 +1160,12 @@ class Domain(NotebookTable):
         if isinstance(self.pairs, Edges):
             return self._on_edges(quadrature, self.pairs, queries)
         if self.reach is not None:
-            return self._in_reach(quadrature, self.reach, queries)
+            if query_domain is not None:
+                raise DomainError(
+                    "expected queries at the domain's own points beside reach, got queries on "
+                    f"{query_domain!r}; leave query_domain out, or use near(queries, radius=...)"
+                )
+            return self._in_reach(quadrature, self.reach)
 
         density = None
         log_density = None
@@ -1196,13 +1206,8 @@ class Domain(NotebookTable):
             scale = reciprocal(seen)
         return replace(quadrature, scale=scale, edges=edges)
 
-    def _in_reach(self, quadrature: Quadrature, reach: int, queries: int) -> Quadrature:
+    def _in_reach(self, quadrature: Quadrature, reach: int) -> Quadrature:
         """Return the quadrature of a domain with a reach: nothing in it is N²."""
-        if queries != self.size or quadrature.query_time is not quadrature.key_time:
-            raise DomainError(
-                "expected queries at the domain's own points beside reach, got another domain; "
-                "use near(queries, radius=...)"
-            )
         mass = quadrature.mass
         after = reach
         if self.causal:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fredholm import Domain
-from fredholm.errors import ShapeError
+from fredholm.errors import DomainError, ShapeError
 from fredholm.operators import (
     CKConv,
     ITNetOperator,
@@ -86,3 +86,35 @@ def test_queries_at_other_points_need_a_query_domain():
             operator(U, domain, query=query)
     free = SoftmaxAttention(4, 2).double()
     assert_close(free(U, Domain.line(6), query=query), free(U)[:, :4])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", ["softmax", "luna", "itnet", "ckconv", "linear_attention"])
+def test_queries_within_a_reach_lie_at_the_points_of_the_keys(name, causal):
+    torch.manual_seed(0)
+    options = {"length": 6} if name == "ckconv" else {}
+    heads = 1 if name == "ckconv" else 2
+    operator = create_operator(name, 4, heads, **options).double()
+    valid = torch.tensor([[True] * 6, [True, False] + [True] * 4])
+    line = Domain.line(6, causal=causal, reach=1, dtype=torch.float64)
+    query = torch.randn_like(U)
+    for domain in (line, line.replace(valid=valid)):
+        assert_close(operator(U, domain, query=U), operator(U, domain))
+        out = operator(U, domain, query=query)
+        assert_close(out, operator(U, domain.dense(), query=query, query_domain=domain.dense()))
+        assert_close(out, operator(U, domain, query=query, query_domain=domain))
+    with pytest.raises(ShapeError, match="6 points of domain, got 4"):
+        operator(U, line, query=query[:, :4])
+    with pytest.raises(DomainError, match="own points beside reach, got queries on Domain"):
+        operator(U, line, query=query, query_domain=Domain.line(6, dtype=torch.float64))
+
+
+def test_queries_of_an_operator_without_positions_are_not_padding():
+    """They may be other tokens than the keys, of the same number."""
+    operator = SoftmaxAttention(4, 2).double()
+    valid = torch.tensor([[True] * 5 + [False]] * 2)
+    domain = Domain.line(6, valid=valid, dtype=torch.float64)
+    out = operator(U, domain, query=U)
+    assert_close(out[:, :5], operator(U, domain)[:, :5])
+    assert out[:, 5].abs().min() > 0
+    assert operator(U, domain.replace(causal=True), query=U)[:, 5].abs().max() == 0

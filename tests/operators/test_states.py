@@ -14,8 +14,8 @@ import torch
 from fredholm.domain import Domain
 from fredholm.edges import Edges
 from fredholm.errors import CheckpointError, OptionError
-from fredholm.models import create_model
 from fredholm.integral.state import State, load_state
+from fredholm.models import create_model
 from fredholm.operators import (
     Exact,
     LunaAttention,

@@ -62,14 +62,14 @@ def read_part(
 
     Raises:
         DomainError: queries that are not sharded over the same ranks, or, beside edges or a reach,
-            queries on another domain.
+            queries on another domain or with features of their own.
     """
     shards = domain.shards
     assert shards is not None
     if domain.sparse and query_domain is not None:
         raise DomainError(
-            "expected queries at the domain's own points beside edges or a reach in shards, got a "
-            "query_domain; answer such queries in one process"
+            "expected no query and no query_domain beside edges or a reach in shards, got one; "
+            "answer such queries in one process"
         )
 
     if domain.reach is not None:
@@ -103,9 +103,14 @@ def read_part(
     filled = fill_empty(u, domain, query, query_domain)
     all_shards = filled.domain.shards
     assert all_shards is not None
+
+    # Queries on the domain itself are in the order of its places, also with features of their own.
+    target = filled.query_domain
+    if query_domain is domain:
+        target = None
     return RankPart(
         *filled,
-        quadrature=filled.domain._quadrature(filled.query_domain, KeysOfAllRanks(all_shards)),
+        quadrature=filled.domain._quadrature(target, KeysOfAllRanks(all_shards)),
         shards=all_shards,
         answered=slice(0, answered.size),
     )

@@ -54,8 +54,9 @@ class IntegralOperator(nn.Module, NotebookTable, metaclass=Checked):
 
     Shape: u (B, N, dim) on ``domain`` (N points, default a line) to (B, Nq, out_dim), at the points
     of ``query_domain`` (default: those of ``domain``). ``query`` (B, Nq, dim) are the features at
-    these points, which W and kernels that read u(x) need. Without ``query_domain`` they lie at the
-    positions of the keys: on the default domain, or on the domain that was passed.
+    these points, which W and kernels that read u(x) need. Without ``query_domain`` they lie on the
+    domain of the keys, point by point. Only a kernel that reads no positions, on a domain without
+    order and reach, takes any number of them, none of which is padding.
 
     Padded points may have any values, including NaN; outputs at padded queries are zero.
 

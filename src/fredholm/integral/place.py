@@ -81,7 +81,9 @@ def points_of(
     """Return the domain of queries that came without one.
 
     Where the keys came without one too, it is the kernel's default domain; else the domain of the
-    keys. A kernel that reads no positions may have any number of queries: they lie at the origin.
+    keys. A kernel that reads no positions may have any number of queries: they lie at the origin,
+    and none of them is padding. In an order or within a reach the place of a query counts, so that
+    these lie on the domain of the keys.
 
     Raises:
         ShapeError: keys on a domain of the caller's that has another number of points.
@@ -89,7 +91,8 @@ def points_of(
     n = query.shape[1]
     if default:
         return kernel.default_domain(n, device=query.device, dtype=domain.positions.dtype)
-    if not kernel.reads_position and not domain.causal:
+    places_count = domain.causal or domain.reach is not None
+    if not kernel.reads_position and not places_count:
         origin = torch.zeros(n, domain.dim, device=query.device, dtype=domain.positions.dtype)
         return Domain.points(origin)
     if n != domain.size:

@@ -129,7 +129,10 @@ class Problem:
         if domain is None:
             domain = default_domain(kernel, u)
         if domain.pairs is not None and not kernel.reads_position:
-            domain = without_images(domain)
+            plain = without_images(domain)
+            if query_domain is domain:
+                query_domain = plain
+            domain = plain
         given = query is not None or query_domain is not None
         if not given and domain.shards is None:
             return cls._at_own_points(kernel, u, domain, operator)
