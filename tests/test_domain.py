@@ -563,6 +563,34 @@ class _OnADevice(torch.Tensor):
         raise AssertionError("the device was waited for")
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("index", [slice(0, 8, 2), slice(1, 8, 3), slice(2, 7), slice(0, 8, 5)])
+def test_a_slice_of_a_reach_has_the_pairs_of_the_whole(index, causal):
+    for reach in (0, 1, 3, 4):
+        line = Domain.line(8, causal=causal, reach=reach)
+        found = line[index].quadrature().visible()
+        assert found.equal(line.dense()[index].quadrature().visible())
+
+
+def test_steps_through_padding_within_a_reach_are_refused():
+    valid = torch.tensor([[True, False, True, True]])
+    line = Domain.line(4, reach=1, valid=valid)
+    assert line[1:].reach == 1
+    with pytest.raises(DomainError, match=r"a step of 2: .*; slice domain\.dense\(\) instead"):
+        line[::2]
+
+
+def test_pairs_of_a_long_reach_are_not_written_out():
+    """Before any of them is in memory: 10 billion lags would take 80 GB."""
+    line = Domain.line(100_000, reach=2)
+    quadrature = line.quadrature()
+    for call in (line.dense, quadrature.weights, quadrature.visible):
+        with pytest.raises(DomainError, match=r"at most 1,073,741,824 dense pairs, got 10,000,000"):
+            call()
+    assert quadrature.weights([5]).count_nonzero() == 5
+    assert line[:100].dense().pairs.sum() == 5 * 100 - 6
+
+
 def test_only_timestamps_have_a_clock():
     """A line without its grid's shape, as in a batch or a slice, still counts steps."""
     line = Domain.line(4, causal=True, measure="spacing")

@@ -1038,7 +1038,11 @@ class Domain(NotebookTable):
 
     def __getitem__(self, index) -> Domain:
         """Return the sub-domain at a slice of indices; ``domain[:t]`` is the prefix that a causal
-        operator has seen after t points.
+        operator has seen after t points. A point sees those of them that it saw before.
+
+        Raises:
+            DomainError: another index than a forward slice; steps on a domain with a reach and
+                padding.
         """
         if not isinstance(index, slice) or (index.step is not None and index.step < 1):
             raise DomainError(
@@ -1049,9 +1053,19 @@ class Domain(NotebookTable):
         valid = None
         if self.valid is not None:
             valid = self.valid[..., index]
+        step = index.step or 1
+        reach = self.reach
+        if reach is not None and step > 1:
+            if valid is not None:
+                raise DomainError(
+                    f"expected a slice without steps of a domain with padding and a reach, got a "
+                    f"step of {step}: a reach counts real points, and real neighbours would lie "
+                    "at different distances; slice domain.dense() instead"
+                )
+            reach = reach // step
         is_line = self.shape is not None and len(self.shape) == 1
         shape = None
-        if is_line and index.step in (None, 1):
+        if is_line and step == 1:
             shape = (positions.shape[-2],)
         return replace(
             self,
@@ -1060,6 +1074,7 @@ class Domain(NotebookTable):
             valid=valid,
             pairs=slice_pairs(self.pairs, index, self.size),
             shape=shape,
+            reach=reach,
         )
 
     # --- results cached with a domain -------------------------------------------------------------
