@@ -536,13 +536,7 @@ class Edges:
         """DomainError where a dense matrix of ``rows`` rows would be larger than
         :data:`DENSE_PAIRS`.
         """
-        pairs = rows * self.keys
-        if pairs > DENSE_PAIRS:
-            raise DomainError(
-                f"expected at most {DENSE_PAIRS:,} dense pairs, got {pairs:,}: a matrix of all "
-                f"pairs would take {4 * pairs / 1e9:,.0f} GB in float32; ask for some rows "
-                "(rows=...), or for a smaller domain"
-            )
+        check_dense(rows * self.keys)
 
     def _refuse_repeated(self, tile: Tile) -> None:
         """DomainError where equal edges carry different features."""
@@ -719,6 +713,16 @@ class Edges:
                     f"expected edge {name} that are numbers, got {int(values.isnan().sum())} NaN"
                 )
         return self
+
+
+def check_dense(pairs: int) -> None:
+    """DomainError for more pairs than :data:`DENSE_PAIRS`, before they are written out."""
+    if pairs > DENSE_PAIRS:
+        raise DomainError(
+            f"expected at most {DENSE_PAIRS:,} dense pairs, got {pairs:,}: a matrix of all "
+            f"pairs would take {4 * pairs / 1e9:,.0f} GB in float32; ask for some rows "
+            "(rows=...), or for a smaller domain"
+        )
 
 
 def row_starts(degree: Int[Tensor, " rows"]) -> Int[Tensor, " rows_1"]:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from .edges import Edges
+from .edges import Edges, check_dense
 
 Rows = Tensor | list[int] | None
 
@@ -323,10 +323,16 @@ class Quadrature:
         return PairDensity(pairs.exp(), pairs)
 
     def _within_reach(self, rows: Tensor) -> Tensor:
-        """Return which keys lie within the reach of some queries, (1 | B, 1, r, Nk)."""
+        """Return which keys lie within the reach of some queries, (1 | B, 1, r, Nk).
+
+        Raises:
+            DomainError: too many pairs to write out.
+        """
         assert self.reach is not None
         assert self.rank is not None
         before, after = self.reach
+        samples, keys = self.rank.shape
+        check_dense(samples * rows.shape[0] * keys)
         rank_of_query = self.rank[:, rows]
         lag = rank_of_query[:, :, None] - self.rank[:, None, :]
         within = (lag <= before) & (lag >= -after)
