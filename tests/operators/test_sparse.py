@@ -14,7 +14,7 @@ from fredholm import Domain
 from fredholm.edges import Edges
 from fredholm.errors import DomainError, ShapeError, StrategyError
 from fredholm.kernels import HiddenKernel, PairKernel
-from fredholm.operators import IntegralOperator, Neumann, create_operator
+from fredholm.operators import Exact, IntegralOperator, Neumann, create_operator
 
 from ..contracts.cases import positions
 from ..tolerances import assert_close
@@ -102,6 +102,32 @@ def test_tiles_do_not_change_the_result(name, monkeypatch):
     window = Domain.points(x).replace(reach=3)
     monkeypatch.setattr("fredholm.forms.neighbourhoods.tiles.BLOCK", 4)
     assert_equal(operator, u, window, window.dense())
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_exact_computes_tiles_within_its_memory(name, monkeypatch):
+    """The budget of the strategy is read where the domain is sparse, too."""
+    operator = operator_of(name)
+    u = signal(2, 40)
+    cloud = Domain.points(positions(2, 40), radius=0.3)
+    window = Domain.points(positions(2, 40)).replace(reach=3)
+    slots = []
+    tiles_of = Edges.tiles
+
+    def tiles(edges: Edges, most: int, **options):
+        slots.append(most)
+        return tiles_of(edges, most, **options)
+
+    monkeypatch.setattr(Edges, "tiles", tiles)
+    operator.strategy = Exact()
+    operator(u, cloud)
+    default = slots.pop()
+    for domain in (cloud, window):
+        operator.strategy = Exact(memory=1 << 12)
+        out = operator(u, domain)
+        operator.strategy = Exact()
+        assert_close(out, operator(u, domain))
+    assert slots[0] < default / 100
 
 
 def star(n: int) -> Domain:

@@ -21,6 +21,7 @@ class Fused(KeyForm):
     """
 
     word = Exact
+    strategy: Exact
     name = "fused attention"
     reason = "the weight is a softmax of inner products"
 

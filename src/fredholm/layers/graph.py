@@ -41,6 +41,7 @@ class NeighbourDegrees(Form):
     """Degrees and features are summed along edges: O(E·d) time, O(E) memory."""
 
     word = Exact
+    strategy: Exact
     sparse = True
     name = "sums over neighbours"
     reason = "the weight of a pair is a factor of each end, so that values are scaled before pairs"
@@ -60,7 +61,7 @@ class NeighbourDegrees(Form):
         # A degree is the mass that a node sees: the sum of ones over its neighbours.
         points = u.shape[2]
         ones = torch.ones((1, 1, points, 1), dtype=dtype, device=u.device)
-        degree = sum_over_neighbours(problem, ones)
+        degree = sum_over_neighbours(problem, ones, self.strategy.memory)
         degree = degree[..., 0].to(u.dtype)
         of_query, of_key = kernel.factors(degree)
 
@@ -68,7 +69,7 @@ class NeighbourDegrees(Form):
         maps_first = kernel.d_out <= kernel.d_in
         if maps_first:
             u = u @ value.mT
-        out = sum_over_neighbours(problem, u * of_key[..., None])
+        out = sum_over_neighbours(problem, u * of_key[..., None], self.strategy.memory)
         out = cast(out, u.dtype) * of_query[..., None]
         if not maps_first:
             out = out @ value.mT

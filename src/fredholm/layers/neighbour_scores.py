@@ -106,6 +106,7 @@ class NeighbourScores(Form):
     """
 
     word = Exact
+    strategy: Exact
     sparse = True
     name = "additive scores over neighbours"
     reason = "scores are sums of two ends, so that points are projected before pairs"
@@ -122,7 +123,13 @@ class NeighbourScores(Form):
         points = kernel.score_ends(problem)
         ends = Ends(points.query, points.key, points.value)
         scores = AdditiveScores(kernel.slope)
-        out = softmax_over_neighbours(problem, ends, scores, points.direction)
+        out = softmax_over_neighbours(
+            problem,
+            ends,
+            scores,
+            points.direction,
+            memory=self.strategy.memory,
+        )
         return with_offset(out, kernel, problem)
 
 

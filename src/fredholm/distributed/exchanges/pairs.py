@@ -84,7 +84,13 @@ class SoftmaxInTurn(Exchange):
         shards: Shards,
     ) -> Tensor:
         def respond(p: Problem) -> Tensor:
-            return by_query_blocks(_softmax_part, kernel, p, NUMBERS_PER_PAIR, None)
+            return by_query_blocks(
+                _softmax_part,
+                kernel,
+                p,
+                NUMBERS_PER_PAIR,
+                form.strategy.memory,
+            )
 
         part = ring(problem, shards, respond, _join)
         out = finished(part)

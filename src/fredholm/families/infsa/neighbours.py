@@ -26,12 +26,13 @@ class OneHopAlongEdges(Form):
     """
 
     word = Exact
+    strategy: Exact
     sparse = True
     name = "one hop along edges"
     reason = "affinities of inner products, whose norm is divided out after the product"
 
     def respond(self, kernel: TokenGraphWeights, problem: Problem) -> Tensor:
-        return _respond(kernel, problem, 1)
+        return _respond(kernel, problem, 1, self.strategy.memory)
 
 
 class HopsAlongEdges(Form):
@@ -48,15 +49,21 @@ class HopsAlongEdges(Form):
         return False
 
     def respond(self, kernel: TokenGraphWeights, problem: Problem) -> Tensor:
-        return _respond(kernel, problem, self.strategy.hops)
+        return _respond(kernel, problem, self.strategy.hops, None)
 
 
-def _respond(kernel: TokenGraphWeights, problem: Problem, hops: int) -> Tensor:
+def _respond(
+    kernel: TokenGraphWeights,
+    problem: Problem,
+    hops: int,
+    memory: int | None,
+) -> Tensor:
     r"""Return the walks of up to ``hops`` hops, :math:`\sum_{t=1}^{hops} M^t v`, (B, H, N, d),
     where v are the tokens' values.
 
     M v is the product with the unnormalised edges, times one factor per row or head. The sum is
-    made by y ← M (v + y) from y = 0, one pass over the edges per hop.
+    made by y ← M (v + y) from y = 0, one pass over the edges per hop, in tiles of ``memory``
+    bytes (None for the default).
     """
     if has_no_values(problem):
         return shape_alone(kernel, problem)
@@ -77,7 +84,7 @@ def _respond(kernel: TokenGraphWeights, problem: Problem, hops: int) -> Tensor:
         # passes drop them. In causal order a row has the norm of the points up to it.
         causal = q.query_time is not None
         tokens = QueryKeyValue(query, key, start)
-        sums = _edge_sums(problem, tokens, rules)
+        sums = _edge_sums(problem, tokens, rules, memory)
         norm = total_norm(
             sums[..., -1],
             mass,
@@ -89,7 +96,7 @@ def _respond(kernel: TokenGraphWeights, problem: Problem, hops: int) -> Tensor:
         out = sums[..., :-1] * factor
         for _ in range(hops - 1):
             tokens = QueryKeyValue(query, key, start + out)
-            sums = _edge_sums(problem, tokens, rules)
+            sums = _edge_sums(problem, tokens, rules, memory)
             out = sums[..., :-1] * factor
     return gained(kernel, out, value)
 
@@ -98,6 +105,7 @@ def _edge_sums(
     problem: Problem,
     tokens: QueryKeyValue,
     rules: dict[str, Any],
+    memory: int | None,
 ) -> Tensor:
     r"""Return :math:`\sum_j m_j P_{ij} v_j` with :math:`P_{ij} = \rho_{ij}\,\phi(q_i \cdot k_j)`,
     and in a last column the row's size, :math:`\sum_j m_j P_{ij}^2` or
@@ -140,4 +148,5 @@ def _edge_sums(
         answer,
         numbers_per_pair=4 * heads,
         dtype=dtype,
+        memory=memory,
     )

@@ -40,6 +40,7 @@ class NeighbourHidden(Form):
     """
 
     word = Exact
+    strategy: Exact
     sparse = True
     name = "hidden units over neighbours"
     reason = (
@@ -56,7 +57,7 @@ class NeighbourHidden(Form):
         if has_no_values(problem):
             return shape_alone(kernel, problem)
         batch, _, queries, _ = problem.ux.shape
-        work = _work(kernel, problem)
+        work = _work(kernel, problem, self.strategy.memory)
         results = work.results()
         out = added(results, work.tiles, batch * queries)
         out = cast(out, problem.uy.dtype)
@@ -65,8 +66,8 @@ class NeighbourHidden(Form):
         return with_offset(out, kernel, problem)
 
 
-def _work(kernel: SplitHidden, problem: Problem) -> Work:
-    """Return the computation of each tile of a problem."""
+def _work(kernel: SplitHidden, problem: Problem, memory: int | None) -> Work:
+    """Return the computation of each tile of a problem, within so many bytes."""
     p = problem
     terms = kernel.both_terms(p)
     single = at_least_single(p.uy.dtype)
@@ -121,6 +122,7 @@ def _work(kernel: SplitHidden, problem: Problem) -> Work:
         pair_bytes=pair_bytes,
         split=True,
         cached=True,
+        memory=memory,
     )
     within = with_parameters(kernel, list(parameters))
     return Work(

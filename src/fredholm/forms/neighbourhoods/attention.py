@@ -32,6 +32,7 @@ class NeighbourAttention(Form):
     """
 
     word = Exact
+    strategy: Exact
     sparse = True
     name = "attention over neighbours"
     reason = "the weight is a softmax of inner products, so that points are projected before pairs"
@@ -55,7 +56,12 @@ class NeighbourAttention(Form):
             query, key, value = kernel.project(p.y, p.uy)
             query = query * kernel.factor
         ends = Ends(query, key, value)
-        out = softmax_over_neighbours(p, ends, InnerProducts())
+        out = softmax_over_neighbours(
+            p,
+            ends,
+            InnerProducts(),
+            memory=self.strategy.memory,
+        )
         return with_offset(out, kernel, p)
 
 
@@ -172,6 +178,8 @@ def softmax_over_neighbours(
     ends: Ends,
     scores: Scores,
     direction: Tensor | None = None,
+    *,
+    memory: int | None = None,
 ) -> Tensor:
     r"""Return :math:`\sum_j p_{ij} v_j` with p the softmax of the scores under the quadrature, (B,
     H, Nq, c); zero where a query sees nothing.
@@ -181,6 +189,7 @@ def softmax_over_neighbours(
         ends: the projections of all points.
         scores: of the pairs of a tile.
         direction: a tensor that the scores read beside both ends.
+        memory: bytes of one tile, see :func:`.tiles.partition`.
     """
     _, heads, _, width = ends.key.shape
     dtype = ends.key.dtype
@@ -200,6 +209,7 @@ def softmax_over_neighbours(
         pair_bytes=size * numbers,
         split=True,
         cached=True,
+        memory=memory,
     )
     step = SoftmaxOfRows(scores, heads, pieces=tiles.row is not None)
 

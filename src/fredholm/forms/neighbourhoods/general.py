@@ -163,10 +163,15 @@ class Neighbourhoods(Wrapped):
             return self.inner.respond(kernel, small)
 
         weights = parameters_of(kernel)
+        tiles = partition(
+            problem,
+            pair_bytes=self._pair_bytes(kernel, problem),
+            memory=getattr(self.inner.strategy, "memory", None),
+        )
         work = Work(
             rows=_rows_of(problem),
             weights=weights,
-            tiles=partition(problem, pair_bytes=self._pair_bytes(kernel, problem)),
+            tiles=tiles,
             answer=answer,
             quadrature=problem.quadrature,
             within=with_parameters(kernel, list(weights)),

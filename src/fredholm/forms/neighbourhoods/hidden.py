@@ -28,6 +28,7 @@ class NeighbourMoments(Form):
     """
 
     word = Exact
+    strategy: Exact
     sparse = True
     name = "moments over neighbours"
     reason = "the last layer is linear, so hidden units are integrated first"
@@ -93,6 +94,7 @@ class NeighbourMoments(Form):
             dtype=single,
             weights=terms | parameters,
             within=with_parameters(kernel, list(parameters)),
+            memory=self.strategy.memory,
         )
         response = cast(out, p.uy.dtype)
         return with_offset(response, kernel, p)

@@ -24,6 +24,7 @@ def sum_over_tiles(
     split: bool = True,
     weights: Weights | None = None,
     within: Within = as_they_are,
+    memory: int | None = None,
 ) -> Float[Tensor, "b h q o"]:
     """Return the results of ``answer``, added up over the pieces of each query's row of keys.
 
@@ -35,6 +36,7 @@ def sum_over_tiles(
         dtype: of these numbers.
         split: cut rows that are longer than a tile.
         weights, within: see :class:`.recompute.Work`.
+        memory: bytes of one tile, see :func:`.tiles.partition`.
     """
     # What is gathered for a key has a gradient of the same size in the backward. A tile that reads
     # no weights takes a few operations per number, and should fit into a core's cache.
@@ -45,6 +47,7 @@ def sum_over_tiles(
         pair_bytes=size * numbers_per_pair,
         split=split,
         cached=weights is None,
+        memory=memory,
     )
     work = Work(
         rows,
@@ -62,6 +65,7 @@ def sum_over_tiles(
 def sum_over_neighbours(
     problem: Problem,
     value: Float[Tensor, "#b h k c"],
+    memory: int | None = None,
 ) -> Float[Tensor, "b h q c"]:
     r"""Return :math:`\sum_j w_{ij} v_j` with the quadrature weights w, in float32 at least. O(E·c)
     time, and one tile of gathered values.
@@ -69,6 +73,7 @@ def sum_over_neighbours(
     Args:
         problem: on a domain with edges or a reach, which hold the visible pairs.
         value: v.
+        memory: bytes of one tile, see :func:`.tiles.partition`.
     """
     heads = value.shape[1]
     single = at_least_single(value.dtype)
@@ -91,4 +96,5 @@ def sum_over_neighbours(
         answer,
         numbers_per_pair=2,
         dtype=single,
+        memory=memory,
     )

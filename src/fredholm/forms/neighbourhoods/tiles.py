@@ -71,6 +71,7 @@ def partition(
     pair_bytes: int,
     split: bool = False,
     cached: bool = False,
+    memory: int | None = None,
 ) -> Partition:
     """Return the tiles of a problem, each small enough for a budget of memory.
 
@@ -84,11 +85,14 @@ def partition(
         split: cut a row of edges that is longer than a tile into pieces, whose results the caller
             joins by :attr:`Partition.row`.
         cached: keep a tile within :data:`CACHE`, for work that takes few operations per number.
+        memory: bytes of one tile, as of :class:`fredholm.Exact`; None for the budget that suits the
+            work. A tile has one query and its keys at least, or one block of a reach.
     """
     samples, _, queries, _ = problem.ux.shape
-    memory = WORKING_SET
-    if cached:
-        memory = min(CACHE, WORKING_SET)
+    if memory is None:
+        memory = WORKING_SET
+        if cached:
+            memory = min(CACHE, WORKING_SET)
 
     quadrature = problem.quadrature
     edges = quadrature.edges
