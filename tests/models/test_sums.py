@@ -87,6 +87,20 @@ def test_parts_update_their_statistics_as_alone():
     assert torch.equal(operator.parts[1].get_buffer(size), before)
 
 
+def test_a_part_in_evaluation_mode_draws_no_keys():
+    torch.manual_seed(0)
+    drawn = {"name": "itnet", "width": 4, "strategy": {"name": "monte_carlo", "samples": 3}}
+    operator = create_operator("sum", 8, 2, parts=[drawn, "softmax"]).train()
+    u = torch.randn(2, 16, 8)
+    line = Domain.line(16)
+    assert "sampled keys" in operator.plan(line).path
+    assert not operator(u, line).equal(operator(u, line))
+
+    operator.parts[0].eval()
+    assert "evenly spread keys" in operator.plan(line).path
+    assert_close(operator(u, line), operator.parts[0](u, line) + operator.parts[1](u, line))
+
+
 def test_a_depthwise_convolution_equals_torchs():
     torch.manual_seed(0)
     operator = make_baseline("convolution", 6, 2, position_dim=2, causal=False, depthwise=True)

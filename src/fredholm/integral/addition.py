@@ -48,7 +48,9 @@ class PartByPart(Form):
             if automatic:
                 strategy = part.strategy
             try:
-                forms.append(choose(strategy, part.kernel, facts))
+                # A part may be in evaluation mode by itself.
+                own = facts._replace(training=part.kernel.training)
+                forms.append(choose(strategy, part.kernel, own))
             except StrategyError as error:
                 return str(error)
         self.forms = forms
@@ -154,6 +156,7 @@ def seen_by(part: IntegralOperator, problem: Problem) -> Problem:
         ux=_by_heads_of(part, problem.ux),
         uy=_by_heads_of(part, problem.uy),
         parent=parent,
+        training=part.kernel.training,
     )
 
 
