@@ -304,3 +304,14 @@ def test_rows_of_a_large_layer_do_not_allocate_the_kernel():
     )  # all rows would be 87 GB
     rows = op.influence(torch.zeros(1, 96 * 96, 16), domain, rows=[0, 5000])
     assert (rows > 0).sum(-1).tolist() == [[[4, 9]]]
+
+
+def test_a_pointwise_term_beside_a_grid_of_the_kernels_own_is_refused():
+    """The error names what can be done: features at the outputs cannot be passed."""
+    kernel = StencilKernel(torch.randn(4, 4, 3, **DOUBLE), None, stride=(2,))
+    op = operator(kernel, residual=True).double()
+    u = torch.randn(1, 8, 4, **DOUBLE)
+    with pytest.raises(OptionError, match=r"StencilKernel, which writes to a grid.*residual=False"):
+        op(u)
+    with pytest.raises(DomainError, match="leave query and query_domain out"):
+        op(u, query=u)

@@ -179,6 +179,8 @@ def check_query(
     query: Tensor | None,
     target: Domain,
     operator: OperatorFacts,
+    *,
+    given: bool,
 ) -> None:
     """Raise ShapeError where features at the queries are missing, or do not fit their domain.
 
@@ -186,8 +188,18 @@ def check_query(
         kernel, operator: either may read features at the queries.
         u, domain: features at the keys, and where they lie.
         query, target: the same of the queries; ``query`` is None where the call has none.
+        given: whether the caller chose the queries; else they are the kernel's own output grid.
+
+    Raises:
+        OptionError: a pointwise term beside a kernel that writes to a grid of its own.
     """
     if query is None:
+        if operator.pointwise and not given:
+            raise OptionError(
+                f"residual: expected residual=False beside {type(kernel).__name__}, which writes "
+                "to a grid of its own, got a pointwise term W, which reads features there, and u "
+                "has none; build the operator with residual=False"
+            )
         if operator.pointwise or kernel.reads_query:
             reader = type(kernel).__name__
             if operator.pointwise:

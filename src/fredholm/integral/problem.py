@@ -235,7 +235,7 @@ class Problem:
         check_layout(kernel, Layout.of(domain, query_domain, given=given), operator.layer)
         check_pairs(domain, u.shape[0], kernel.heads)
         if query_domain is not None:
-            check_query(kernel, u, domain, query, query_domain, operator)
+            check_query(kernel, u, domain, query, query_domain, operator, given=given)
         return cls._read(kernel, u, domain, query, query_domain, given=given)
 
     @classmethod
