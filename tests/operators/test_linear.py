@@ -12,7 +12,7 @@ from torch import nn
 
 from fredholm.distributed.exchanges import pairs as all_pairs
 from fredholm.domain import Domain
-from fredholm.errors import OptionError, StrategyError
+from fredholm.errors import BackendError, OptionError, StrategyError
 from fredholm.integral import Facts, choose
 from fredholm.kernels import (
     Expanded,
@@ -215,6 +215,22 @@ def test_exact_integrates_separable_kernels():
     operator.strategy = "exact"
     assert operator.plan(domain).path == "weights by query block"
     assert_close(operator(u, domain), expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("backend", ["triton", "checked"])
+@pytest.mark.parametrize("points", [100, 20_000])
+def test_triton_is_demanded_of_any_number_of_points(backend, points):
+    """On a processor long sequences come in pieces, which PyTorch's operations alone make."""
+    operator = LinearAttention(DIM, HEADS, strategy=Linear(backend=backend))
+    with pytest.raises(BackendError, match="cannot run linear attention"):
+        operator(torch.randn(1, points, DIM), Domain.line(points))
+
+
+def test_triton_is_refused_for_causal_steps():
+    operator = LinearAttention(DIM, HEADS, strategy=Linear(backend="triton"))
+    with pytest.raises(StrategyError, match="state of fixed size, which has no Triton kernel"):
+        operator.init_state(1, Domain.line(N, causal=True))
 
 
 def test_refusals_name_the_missing_capability():

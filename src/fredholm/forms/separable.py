@@ -18,6 +18,7 @@ from ..integral.contract import Form, Kernel, Memory, StretchForm, with_offset
 from ..integral.facts import Facts
 from ..integral.problem import Problem
 from ..integral.strategy import Linear
+from ..ops.backend import wants_triton
 from ..ops.linear_attention import (
     advance_moment,
     at_scale,
@@ -95,7 +96,9 @@ class Sums(SeparableForm):
         keys = problem.uy.shape[2]
         longest = max(queries, keys)
         pointwise = kernel.pointwise and not isinstance(kernel, Expanded)
-        if pointwise and wants_pieces(problem.uy, longest, self.strategy.piece):
+        # Pieces are made by PyTorch's operations.
+        in_torch = not wants_triton(self.strategy.backend)
+        if pointwise and in_torch and wants_pieces(problem.uy, longest, self.strategy.piece):
             return self._in_pieces(kernel, problem)
         query, key, _, value = features(kernel, problem)
         return self.sums(kernel, problem, query, key, value)
@@ -162,12 +165,14 @@ class Chunks(SeparableForm):
 
 class RunningMoment(SeparableForm, StretchForm):
     """The same sequence in parts: the moment of the points before is the whole memory, O(r·c) time
-    and memory per point. Stretches go in chunks, single points by themselves.
+    and memory per point. Stretches go in chunks, single points by themselves. In PyTorch's
+    operations alone.
     """
 
     name = "state of fixed size"
     reason = "the weight is an inner product of features, so the points before need one moment"
     responds = False
+    triton = False
 
     def advance(
         self,

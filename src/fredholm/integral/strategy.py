@@ -79,7 +79,7 @@ class Linear(Strategy):
         piece: points whose features a CPU makes at a time, in inference without an order.
         backend: ``"auto"``, ``"torch"``, ``"triton"`` or ``"checked"`` (see
             :mod:`fredholm.ops.backend`). Triton's kernels make the features of a bank (``Banked``)
-            in registers, for sums and for chunks.
+            in registers, for sums and for chunks; causal steps have none and refuse the last two.
 
     Raises:
         OptionError: a chunk or piece without points, or an unknown backend.
