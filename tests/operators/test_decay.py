@@ -7,8 +7,10 @@ import math
 import pytest
 import torch
 
+from fredholm.distributed import Shards
 from fredholm.domain import Domain
 from fredholm.errors import BackendError, DomainError, OptionError
+from fredholm.kernels import Layout
 from fredholm.operators import Linear, LinearAttention, LunaAttention, create_operator
 
 from ..tolerances import assert_close
@@ -116,6 +118,16 @@ def test_domains_without_order_and_other_queries_are_refused(name):
         operator(u, Domain.line(N))
     with pytest.raises(DomainError, match="own points beside decay"):
         operator(u, Domain.line(N, causal=True), query=u, query_domain=Domain.line(N))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sharded_edges_are_refused_by_their_name(name):
+    operator = create_operator(name, DIM, HEADS, decay="head")
+    loops = torch.arange(N).expand(2, -1)
+    graph = Domain.graph(loops, N, sparse=True, causal=True)
+    part = graph.replace(shards=Shards(None, 0, (N,)))
+    with pytest.raises(DomainError, match="one process beside decay, got edges in shards"):
+        operator.kernel.check(Layout.of(part))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,8 +8,10 @@ import pytest
 import torch
 from evidence.infsa.speed import definition, quadratic
 
+from fredholm.distributed import Shards
 from fredholm.domain import Domain
-from fredholm.errors import ConvergenceError, OptionError, StrategyError
+from fredholm.errors import ConvergenceError, DomainError, OptionError, StrategyError
+from fredholm.kernels import Layout
 from fredholm.models import create_model, from_pretrained
 from fredholm.operators import (
     Exact,
@@ -127,6 +129,13 @@ def test_the_resolvent_refuses_traced_code(monkeypatch):
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     with pytest.raises(StrategyError, match=r"Neumann\(hops"):
         InfSA(DIM, HEADS, strategy="resolvent").double()(features())
+
+
+def test_sharded_edges_are_refused_by_their_name():
+    graph = Domain.graph(torch.arange(4).expand(2, -1), 4, sparse=True)
+    part = graph.replace(shards=Shards(None, 0, (4,)))
+    with pytest.raises(DomainError, match="expected edges in one process, got edges in shards"):
+        InfSA(8, 2).kernel.check(Layout.of(part))
 
 
 def test_the_linear_response_is_equal_for_all_queries_and_writable():

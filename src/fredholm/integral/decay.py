@@ -150,6 +150,12 @@ def check_order(name: str, layout: Layout) -> None:
             f"{name}: expected a causal domain beside decay, got one without order; build it with "
             "causal=True, or leave decay out"
         )
+    if layout.sharded and layout.edges:
+        raise DomainError(
+            f"{name}: expected edges in one process beside decay, got edges in shards; the decay "
+            "between two points is that of all points between them, which no rank has: leave the "
+            "domain whole, or leave decay out"
+        )
     if layout.cross:
         raise DomainError(
             f"{name}: expected queries at the domain's own points beside decay, got a "

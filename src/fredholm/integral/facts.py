@@ -39,7 +39,8 @@ class Layout:
     Attributes:
         keys, queries: extents of the regular grids that keys and queries form, or None; of a domain
             over several processes, those of all ranks together.
-        cross: queries live on another domain than keys.
+        cross: queries live on another domain than keys, have features of their own, or are one
+            rank's, whose edges lead to the keys of all ranks.
         given: the caller passed that domain; it is not the kernel's ``output_domain``.
         causal, pairs, padded: whether there is an order, a pair mask or bias, padding.
         measure: the measure's name, as in :class:`fredholm.Domain`.

@@ -198,6 +198,12 @@ class TokenGraphKernel(AttentionKernel, DecayingWeights):
         return integral * bias
 
     def check(self, layout: Layout) -> None:
+        if layout.sharded and layout.edges:
+            raise DomainError(
+                f"{type(self).__name__}: expected edges in one process, got edges in shards; one "
+                "norm is taken over the edges of all tokens, which no rank has: leave the domain "
+                "whole"
+            )
         if layout.cross:
             raise DomainError(
                 f"{type(self).__name__}: expected queries at the domain's own points, got another "
