@@ -530,6 +530,8 @@ def test_unsupported_cases_are_refused():
     vars(wrong).update(vars(MonteCarlo()) | {"anchors": 8})
     with pytest.raises(OptionError, match=r"^expected anchors=True, False or Anchors\.of"):
         inspect.unwrap(MonteCarlo.__post_init__)(wrong)
+    given = operator(samples=7, anchors=Anchors.of(Domain.line(N).to(torch.float64), 2)).eval()
+    assert given(u, Domain.line(N)).isfinite().all(), "the given anchors count, not samples"
     small = operator(samples=2).eval()
     small.strategy = MonteCarlo(samples=2, anchors=Anchors.of(Domain.line(9), 2))
     with pytest.raises(DomainError, match="domain of 6 points, got those of 9"):

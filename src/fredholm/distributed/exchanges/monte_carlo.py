@@ -81,10 +81,11 @@ class AnchorsOfTheWhole(Exchange):
     ) -> Tensor:
         q = problem.quadrature
         samples = form.strategy.samples
-        check_count(samples, len(shards.kept))
         given = None
         if isinstance(form.strategy.anchors, Anchors):
             given = form.strategy.anchors
+        else:
+            check_count(samples, len(shards.kept))
 
         # Positions and masses of the whole domain, without padding.
         kept = torch.tensor(shards.kept, device=problem.y.device)
