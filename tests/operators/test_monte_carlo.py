@@ -512,6 +512,24 @@ def test_anchors_avoid_duplicates_and_massless_points():
     assert set(index[0].tolist()) <= {1, 2}, "an anchor has mass"
 
 
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["ckconv", "itnet"])
+def test_keys_are_drawn_in_half_precision(name, dtype, training):
+    """Positions stay in float32, and a matrix that is computed from them meets half features."""
+    torch.manual_seed(0)
+    options = {"length": 16} if name == "ckconv" else {"width": 5}
+    op = create_operator(name, DIM, 1, **options).train(training)
+    op.strategy = MonteCarlo(samples=4, anchors=False)
+    u = torch.randn(2, 16, DIM)
+    torch.manual_seed(1)
+    expected = op(u)
+    torch.manual_seed(1)
+    out = copy.deepcopy(op).to(dtype)(u.to(dtype))
+    assert out.dtype == dtype
+    assert_close(out.float(), expected, dtype=dtype)
+
+
 # --- refusals -------------------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ from ...integral.contract import Form, Kernel, Memory, with_offset
 from ...integral.facts import Facts
 from ...integral.problem import Problem
 from ...ops.anchors import Mixture, Table, draw, lattice, take_keys
+from ...ops.backend import cast
 from ...ops.plain import recomputed
 from ...quadrature import Quadrature
 from .anchors import check_count
@@ -419,5 +420,7 @@ def _messages(kernel: Kernel, problem: Problem, index: Tensor) -> Tensor:
     y = take_keys(problem.y[:, None], index)
     signal = take_keys(problem.uy, index)
     matrix = kernel(x, y, ux, signal)
-    message = matrix @ signal[..., None]
+
+    # Positions may be more precise than features, and the matrix with them.
+    message = matrix @ cast(signal, matrix.dtype)[..., None]
     return message[..., 0]

@@ -83,7 +83,7 @@ def sampled_mlp_kernel(
     # (B, H, Nq, w, S) @ (B, H, Nq, S, d): per query the moments of its hidden units.
     drawn = weight[..., None].to(signal.dtype) * take_keys(signal, index)
     moments = hidden.mT @ drawn
-    out = torch.einsum("bhqwi,hoiw->bhqo", moments, readout)
+    out = torch.einsum("bhqwi,hoiw->bhqo", moments, readout.to(moments.dtype))
     if bias is None:
         return out
     sum_of_signal = drawn.sum(3)
