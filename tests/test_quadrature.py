@@ -12,7 +12,7 @@ from fredholm.domain import Domain
 from fredholm.errors import DomainError, ShapeError
 from fredholm.kernels import Problem
 from fredholm.operators import create_operator
-from fredholm.quadrature import Quadrature, reciprocal, take_rows
+from fredholm.quadrature import reciprocal, take_rows
 
 from .tolerances import assert_close
 
@@ -257,7 +257,19 @@ def test_densities_receive_gradients_only_at_visible_pairs():
 def test_reciprocals_of_zero_are_zero_and_rows_are_taken_from_any_axis():
     assert reciprocal(tensor([2.0, 0.0])).tolist() == [0.5, 0.0]
     assert take_rows(torch.arange(3)[:, None], [2, 0], 0).tolist() == [[2], [0]]
-    assert take_rows(torch.arange(3)[:, None], [2, 0], 1).shape == (3, 1)
+    assert take_rows(torch.arange(3)[:, None], [2, 0], 1).tolist() == [[0, 0], [1, 1], [2, 2]]
+
+
+def test_one_query_is_repeated_as_often_as_its_row_is_listed():
+    operator = create_operator("softmax", 8, heads=2)
+    u = torch.randn(1, 5, 8)
+    where = {"query": u[:, :1], "query_domain": Domain.line(1)}
+    matrix = operator.kernel_matrix(u, Domain.line(5), **where)
+    found = operator.kernel_matrix(u, Domain.line(5), **where, rows=[0, 0])
+    assert found.shape[2] == 2
+    assert_close(found, matrix.expand_as(found))
+    weights = operator.weights(u, Domain.line(5), **where, rows=[0, 0])
+    assert weights.shape == (1, 2, 2, 5)
     assert Domain.line(3).quadrature(dtype=torch.float64).weights().dtype == torch.float64
 
 

@@ -15,14 +15,22 @@ Rows = Tensor | list[int] | None
 
 
 def take_rows(tensor: Tensor, rows: Rows, dim: int) -> Tensor:
-    """Return ``tensor`` at the query indices ``rows`` along ``dim``.
+    """Return ``tensor`` at the query indices ``rows`` along ``dim``, or as it is where ``rows`` is
+    None.
 
-    It is returned as it is where ``rows`` is None, or where ``dim`` has size 1 and so holds for all
-    queries.
+    A ``dim`` of size 1 is one query, or holds for all of them: it is repeated, without a copy.
+
+    Example:
+        >>> take_rows(torch.tensor([[1.0], [2.0]]), [1, 1], 0).tolist()
+        [[2.0], [2.0]]
     """
     if rows is None or tensor.shape[dim] == 1:
         return tensor
     index = torch.as_tensor(rows, device=tensor.device)
+    if tensor.shape[dim] == 1:
+        sizes = list(tensor.shape)
+        sizes[dim] = index.shape[0]
+        return tensor.expand(sizes)
     return tensor.index_select(dim, index)
 
 
