@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.export import register_dataclass
 
 from .errors import DomainError, ShapeError
+from .measures import logarithm
 
 Kept = TypeVar("Kept")
 
@@ -163,6 +164,10 @@ class Edges:
             density = weight
             features = features.index_select(0, order)
 
+        # An edge of density 0 is hidden, and receives no gradient.
+        log_density = None
+        if density is not None:
+            log_density = logarithm(density)
         row = torch.div(pair, keys, rounding_mode="floor")
         source = pair - row * keys
         return cls.of_sorted(
@@ -170,7 +175,7 @@ class Edges:
             source,
             queries,
             keys,
-            _log(density),
+            log_density,
             features,
         )
 
@@ -879,16 +884,6 @@ def check_edge_features(features: Tensor | None, count: int) -> None:
         infinite = ~features.isfinite()
         bad = int(infinite.any(-1).sum())
         raise DomainError(f"expected finite edge features, got {bad} edges with others")
-
-
-def _log(density: Tensor | None) -> Tensor | None:
-    """log ρ; an edge of density 0 is hidden, and receives no gradient."""
-    if density is None:
-        return None
-    positive = density > 0
-    # The inner `where` keeps the gradient finite.
-    safe = torch.where(positive, density, 1.0)
-    return torch.where(positive, safe.log(), -torch.inf)
 
 
 def _collate_densities(graphs: Sequence[Edges]) -> Tensor | None:

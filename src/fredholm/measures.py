@@ -1,4 +1,6 @@
-"""Measures of a domain: their names, cells along a line of times, the mass that a query sees."""
+"""Measures of a domain: their names, cells along a line of times, the mass that a query sees,
+logarithms of masses.
+"""
 
 from __future__ import annotations
 
@@ -129,3 +131,32 @@ def mass_seen(mass: Tensor, times: Times, log_density: Tensor | None) -> Tensor:
     if log_density is not None:
         seen = torch.where(log_density > -torch.inf, seen, 0.0)
     return seen.sum(-1)
+
+
+# --- logarithms of masses and densities -----------------------------------------------------------
+
+
+def logarithm(mass: Tensor) -> Tensor:
+    """Return log m, and -∞ without a gradient where m = 0.
+
+    The logarithm is taken of 1 there: the gradient of log(0), 1 / 0 times zero, would be NaN.
+
+    Example:
+        >>> logarithm(torch.tensor([1.0, 0.0])).tolist()
+        [0.0, -inf]
+    """
+    positive = mass > 0
+    of_positive = torch.where(positive, mass, 1.0).log()
+    return torch.where(positive, of_positive, -torch.inf)
+
+
+def relative_logarithm(mass: Tensor) -> Tensor:
+    """Return :func:`logarithm` of masses (1 | B, Nk), less the largest of each row.
+
+    A softmax cancels the constant, and half precisions have their digits near zero.
+    """
+    log_mass = logarithm(mass)
+    largest = log_mass.detach().amax(-1, keepdim=True)
+
+    # The clamp keeps -∞ - (-∞) out where a row has no mass at all.
+    return log_mass - largest.clamp_min(torch.finfo(largest.dtype).min)

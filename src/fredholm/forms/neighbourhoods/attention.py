@@ -15,6 +15,7 @@ from ...integral.contract import Form, Kernel, with_offset
 from ...integral.facts import Facts
 from ...integral.problem import Problem
 from ...integral.strategy import Exact
+from ...measures import relative_logarithm
 from ...ops.attention import fused_attention
 from ...ops.backend import at_least_single, cast, full_precision
 from . import by_head
@@ -259,22 +260,8 @@ def _rows_of(problem: Problem, ends: Ends) -> Rows:
     if ends.value is not None:
         parts["value"] = "key", by_point(ends.value)
     if not q.equal:
-        parts["log_mass"] = "key", _log_mass(q.mass)
+        parts["log_mass"] = "key", relative_logarithm(q.mass)[..., None]
     return Rows.of({**parts, **measure_rows(problem, mass=False)})
-
-
-def _log_mass(mass: Tensor) -> Tensor:
-    """Return log m, (1 | B, N, 1), up to a constant that a softmax cancels; -inf hides a point."""
-    # The logarithm is taken of 1 where there is no mass: the gradient of log 0 would be NaN.
-    real = mass > 0
-    logarithm = torch.where(real, mass, 1.0).log()
-    log_mass = torch.where(real, logarithm, -torch.inf)
-
-    # The largest logarithm becomes 0: only their differences count in a softmax. The bound keeps
-    # -∞ - (-∞) out where a row has no mass at all.
-    top = log_mass.detach().amax(-1, keepdim=True)
-    top = top.clamp_min(torch.finfo(top.dtype).min)
-    return (log_mass - top)[..., None]
 
 
 def _block(

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from ...measures import relative_logarithm
 from ...quadrature import Quadrature
 from ..backend import at_least_single, full_precision, transforms
 from ..plain import attention_differentiable_again
@@ -158,7 +159,7 @@ def _bias(quadrature: Quadrature, dtype: torch.dtype) -> Tensor | None:
     """
     bias = None
     if not quadrature.equal:
-        bias = _log_mass(quadrature.mass)[:, None, None, :]
+        bias = relative_logarithm(quadrature.mass)[:, None, None, :]
     elif quadrature.valid is not None:
         zero = torch.zeros((), dtype=dtype, device=quadrature.valid.device)
         bias = torch.where(
@@ -175,17 +176,3 @@ def _bias(quadrature: Quadrature, dtype: torch.dtype) -> Tensor | None:
     if bias is None:
         return None
     return bias.to(dtype)
-
-
-def _log_mass(mass: Tensor) -> Tensor:
-    """Return the logarithm of the masses (1 | B, Nk) up to a constant, -∞ where a mass is zero."""
-    # The logarithm is taken of 1 at mass zero: the gradient of log(0), 1 / 0 times zero, would be
-    # NaN.
-    positive = mass > 0
-    logarithm = torch.where(positive, mass, 1.0).log()
-    log_mass = torch.where(positive, logarithm, -torch.inf)
-
-    # A softmax cancels the constant, and half precisions have their digits near zero. The clamp
-    # keeps -∞ - (-∞) out where a row has no mass at all.
-    largest = log_mass.detach().amax(-1, keepdim=True)
-    return log_mass - largest.clamp_min(torch.finfo(largest.dtype).min)

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...measures import logarithm
+
 BLOCK = 64
 """Queries in a block, whose near keys are multiplied at once."""
 NOTHING = -1e30
@@ -204,7 +206,7 @@ def _sink_scores(queries: Tensor, sinks: Sinks, blocks: Blocks) -> Tensor:
         count,
     )
 
-    weight = _log(sinks.mass)[:, :, None, None, None]
+    weight = logarithm(sinks.mass)[:, :, None, None, None]
     weight = weight.to(scores.dtype).masked_fill(~seen, -torch.inf)
     return scores + weight
 
@@ -212,16 +214,6 @@ def _sink_scores(queries: Tensor, sinks: Sinks, blocks: Blocks) -> Tensor:
 def _of_all_blocks(x: Tensor, blocks: Blocks, dtype: torch.dtype) -> Tensor:
     """Return keys or values (B, G, s, e) that all blocks meet, (B·G, 1, 1, s, e)."""
     return folded(x, blocks.groups).to(dtype)[:, :, None]
-
-
-def _log(mass: Tensor) -> Tensor:
-    """Return log m, and -∞ without a gradient where m = 0.
-
-    The logarithm is taken of 1 there: the gradient of log(0), 1 / 0 times zero, would be NaN.
-    """
-    positive = mass > 0
-    logarithm = torch.where(positive, mass, 1.0).log()
-    return torch.where(positive, logarithm, -torch.inf)
 
 
 # --- which keys belong to a block -----------------------------------------------------------------
@@ -310,7 +302,7 @@ def _log_weight(
     """
     mass = F.pad(mass, (0, padding))
     mass = F.pad(mass, (0, 1), value=1.0)
-    log_mass = _log(mass)[:, None, :, None]
+    log_mass = logarithm(mass)[:, None, :, None]
     # (B, 1, blocks, 1, k): the same for all queries of a block.
     weight = _taken(log_mass, band.place, 1).transpose(-1, -2)
 
