@@ -282,34 +282,6 @@ def test_equality_and_triangularity_are_static_facts():
     assert not learned.quadrature().equal
 
 
-@pytest.mark.parametrize("name", ["softmax", "itnet", "ckconv", "linear_attention"])
-def test_tiles_of_gathered_keys_equal_the_masked_problem(name):
-    """A tile of queries with separate keys equals the domain with a mask of pairs."""
-    torch.manual_seed(0)
-    operator = create_operator(name, 8, heads=2).double()
-    u = torch.randn(2, 6, 8, dtype=torch.float64)
-    keys = tensor([[0, 1, 2], [3, 1, 5], [4, 0, 2]])
-    bias = torch.randn(3, 3, dtype=torch.float64)
-    rows = tensor([1, 4, 5])
-    pairs = torch.full((6, 6), -torch.inf, dtype=torch.float64)
-    pairs[rows[:, None], keys] = bias
-    domain = Domain.line(6, dtype=torch.float64, measure="counting")
-    masked = operator.problem(u, domain.replace(pairs=pairs)).rows(rows)
-    wanted = masked.quadrature.weights()[..., None, None] * operator.kernel.matrix(masked)
-
-    log_density = bias[:, None, None, :]
-    quadrature = Quadrature(
-        mass=torch.ones(3, 3, dtype=torch.float64),
-        density=log_density.exp(),
-        log_density=log_density,
-    )
-    tile = operator.problem(u, domain).tile(rows, keys, quadrature)
-    found = tile.quadrature.weights()[..., None, None] * operator.kernel.matrix(tile)
-    index = keys[None, None, :, :, None, None].expand(*wanted.shape[:3], -1, *wanted.shape[4:])
-    wanted = wanted.gather(3, index).transpose(1, 2).flatten(0, 1)
-    assert_close(found[:, :, 0], wanted, name)
-
-
 def test_queries_on_the_domain_itself_are_its_own_points():
     """Its order is that of the indices, also where two points have one first coordinate."""
     for domain in (

@@ -51,7 +51,6 @@ from .integral.capabilities import (
     SoftmaxScores,
     StateScan,
     WeightedValue,
-    has_trait,
 )
 from .integral.feature_map import FEATURE_MAPS
 from .integral.projections import TransposedLinear
@@ -139,6 +138,5 @@ __all__ = [
     "ablations",
     "add_proposal",
     "auxiliary_loss",
-    "has_trait",
     "register_feature_map",
 ]

@@ -24,7 +24,7 @@ def take_rows(tensor: Tensor, rows: Rows, dim: int) -> Tensor:
         >>> take_rows(torch.tensor([[1.0], [2.0]]), [1, 1], 0).tolist()
         [[2.0], [2.0]]
     """
-    if rows is None or tensor.shape[dim] == 1:
+    if rows is None:
         return tensor
     index = torch.as_tensor(rows, device=tensor.device)
     if tensor.shape[dim] == 1:

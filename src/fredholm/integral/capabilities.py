@@ -326,11 +326,6 @@ class CausalTransition(Capability):
         """
 
 
-def has_trait(kernel: object, trait: type) -> bool:
-    """Whether a kernel has a capability: ``isinstance(kernel, trait)``."""
-    return isinstance(kernel, trait)
-
-
 class MissingBase(NamedTuple):
     """A capability that a class defines without inheriting it.
 

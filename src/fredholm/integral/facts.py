@@ -147,23 +147,19 @@ class Facts(NamedTuple):
 
     Attributes:
         layout: where keys and queries live.
-        queries, keys: how many there are. Traced lengths may be symbols: comparing them fixes them.
-        dtype, device: of the features; the device's type, as ``"cpu"``.
+        keys: how many there are. Traced lengths may be symbols: comparing them fixes them.
+        device: the type of the features' device, as ``"cpu"``.
         training: the kernel's mode.
         batch: how many samples come at once.
         tracing: inside torch.compile or torch.export.
-        gradients: whether autograd records.
         sparse: whether a query sees few keys, by edges or within a reach.
     """
 
     layout: Layout
-    queries: int = 0
     keys: int = 0
-    dtype: torch.dtype = torch.float32
     device: str = "cpu"
     training: bool = False
     tracing: bool = False
-    gradients: bool = False
     batch: int = 1
     sparse: bool = False
 
@@ -192,21 +188,15 @@ class Facts(NamedTuple):
         layout = Layout.of(domain, query_domain, given=given, stepping=stepping)
         check_layout(kernel, layout, operator.layer)
 
-        target = query_domain
-        if target is None:
-            target = domain
         batch = 1
         if domain.positions.dim() > 2:
             batch = domain.positions.shape[0]
         return cls(
             layout,
-            queries=target.size,
             keys=domain.size,
-            dtype=domain.positions.dtype,
             device=domain.positions.device.type,
             training=kernel.training,
             tracing=torch.compiler.is_compiling(),
-            gradients=torch.is_grad_enabled(),
             batch=batch,
             sparse=layout.sparse,
         )

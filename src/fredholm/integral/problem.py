@@ -316,13 +316,10 @@ class Problem:
         # Every call makes one, so the fields are passed by position, which is faster.
         return Facts(
             self.layout,
-            self.ux.shape[-2],
             self.uy.shape[-2],
-            self.uy.dtype,
             self.uy.device.type,
             self.training,
             torch.compiler.is_compiling(),
-            torch.is_grad_enabled(),
             self.uy.shape[0],
             self.layout.sparse,
         )
@@ -347,27 +344,6 @@ class Problem:
         if rows is None:
             return self
         return subproblems.rows(self, rows)
-
-    def tile(self, rows: Tensor, keys: Tensor, quadrature: Quadrature) -> Problem:
-        """Return the problem of some of the queries, each over keys of its own: a batch of B · r
-        problems with one query and k keys.
-
-        Args:
-            rows: the queries, (r,).
-            keys: the keys that each of them sees, (r, k); any key where ``quadrature`` has no mass.
-            quadrature: the weights, with a batch of r or of B · r: mass (r, k), scale (r, 1 | H, 1)
-                and density (r, 1 | H, 1, k).
-
-        Example:
-            >>> from fredholm import Domain, SoftmaxAttention
-            >>> operator, u = SoftmaxAttention(8, heads=2), torch.randn(3, 5, 8)
-            >>> problem = operator.problem(u, Domain.line(5))
-            >>> keys = torch.tensor([[0, 1], [3, 4]])
-            >>> tile = problem.tile(torch.tensor([0, 4]), keys, Quadrature(torch.ones(2, 2)))
-            >>> tile.x.shape, tile.y.shape, tile.uy.shape
-            (torch.Size([6, 1, 1]), torch.Size([6, 2, 1]), torch.Size([6, 1, 2, 8]))
-        """
-        return subproblems.tile(self, rows, keys, quadrature)
 
 
 def _check_kinds(

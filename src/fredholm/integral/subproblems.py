@@ -1,4 +1,4 @@
-"""Problems made from a problem: all pairs written out, some of its queries, tiles of both ends.
+"""Problems made from a problem: all pairs written out, some of its queries.
 
 The methods of :class:`fredholm.integral.Problem` of the same names call these.
 """
@@ -13,20 +13,10 @@ from torch import Tensor
 
 from ..edges import Edges
 from ..errors import DomainError
-from ..quadrature import Quadrature, Rows, take_rows
+from ..quadrature import Rows, take_rows
 
 if TYPE_CHECKING:
     from .problem import Problem
-
-QUADRATURE_TENSORS = (
-    "mass",
-    "scale",
-    "query_time",
-    "key_time",
-    "density",
-    "log_density",
-    "valid",
-)
 
 
 def dense(problem: Problem) -> Problem:
@@ -75,51 +65,6 @@ def rows(problem: Problem, rows: Rows) -> Problem:
         parent=parent,
         real=real,
         pair_features=features,
-    )
-
-
-def tile(
-    problem: Problem,
-    rows: Tensor,
-    keys: Tensor,
-    quadrature: Quadrature,
-) -> Problem:
-    """Return the problem of some of the queries, each over keys of its own."""
-    batch = max(problem.ux.shape[0], problem.uy.shape[0])
-    count = rows.shape[0]
-
-    def rows_of_batch(x: Tensor) -> Tensor:
-        """(1 | B, r, ...) to (B · r, ...)."""
-        return x.expand(batch, *x.shape[1:]).flatten(0, 1)
-
-    def weights_of_batch(x: Tensor | None) -> Tensor | None:
-        """(r | B · r, ...) to (B · r, ...)."""
-        if x is None or x.shape[0] == batch * count:
-            return x
-        return x.repeat(batch, *[1] * (x.dim() - 1))
-
-    tensors = {name: getattr(quadrature, name) for name in QUADRATURE_TENSORS}
-    tiled = {name: weights_of_batch(x) for name, x in tensors.items()}
-    layout = replace(
-        problem.layout,
-        keys=None,
-        queries=None,
-        cross=True,
-        pairs=quadrature.density is not None,
-    )
-    real = None
-    if problem.real is not None:
-        real = rows_of_batch(problem.real[:, rows, None])
-
-    # Points come before heads in the batch: (B, H, r, ...) is (B, r, H, ...) here.
-    return type(problem)(
-        x=rows_of_batch(problem.x[:, rows, None]),
-        y=rows_of_batch(problem.y[:, keys]),
-        ux=rows_of_batch(problem.ux[:, :, rows, None].transpose(1, 2)),
-        uy=rows_of_batch(problem.uy[:, :, keys].transpose(1, 2)),
-        quadrature=replace(quadrature, **tiled),
-        layout=layout,
-        real=real,
     )
 
 

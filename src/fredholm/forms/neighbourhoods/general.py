@@ -46,7 +46,7 @@ def choose_sparse(
         inner = first_form(strategy, kernel, dense)
         return AllPairs(inner)
     layout = _tile_layout(facts.layout)
-    of_tile = facts._replace(layout=layout, sparse=False, queries=1)
+    of_tile = facts._replace(layout=layout, sparse=False)
     inner = first_form(strategy, kernel, of_tile)
     if not inner.strategy.exact:
         raise StrategyError(
