@@ -13,7 +13,7 @@ import torch
 
 from fredholm.domain import Domain
 from fredholm.edges import Edges
-from fredholm.errors import CheckpointError, OptionError
+from fredholm.errors import CheckpointError, OptionError, ShapeError
 from fredholm.integral.state import State, load_state
 from fredholm.models import create_model
 from fredholm.operators import (
@@ -218,6 +218,17 @@ def test_detach_ends_the_graph_of_edge_weights():
     operator = SoftmaxAttention(8, 2)
     state = operator.init_state(1, graph(weight)).detach()
     assert not any(x.requires_grad for x in tensors_of(state))
+
+
+def test_features_on_another_device_than_the_state_are_refused():
+    operator = operator_of("softmax")
+    u, state = prefix(operator)
+    elsewhere = state.to("meta")
+    message = r"state: expected the device of u, cpu, got meta; .* state\.to\('cpu'\)"
+    with pytest.raises(ShapeError, match=message):
+        operator.step(u[:, SEEN], elsewhere)
+    with pytest.raises(ShapeError, match=message):
+        operator.prefill(u[:, SEEN:], elsewhere)
 
 
 def test_files_that_are_not_states_of_this_operator_are_refused(tmp_path):

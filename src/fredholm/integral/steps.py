@@ -11,7 +11,7 @@ from ..domain import Domain
 from ..errors import DomainError
 from ..ops.backend import at_least_single
 from ..quadrature import Quadrature
-from .checks import check_dtype
+from .checks import check_device, check_dtype
 from .facts import OperatorFacts
 from .features import clean, weighed
 from .place import batched
@@ -49,10 +49,11 @@ class Stretch(NamedTuple):
         """Read features (B, n, dim) of the n points of ``domain`` after the first ``seen``.
 
         Raises:
-            ShapeError: features of another dtype.
+            ShapeError: features of another dtype, or on another device than the state.
             DomainError: more points than the domain has left.
         """
         check_dtype(u, "u", operator.dtype)
+        check_device(u, domain, "u", "state")
         stop = seen + u.shape[1]
         if stop > domain.size:
             raise DomainError(
@@ -66,8 +67,8 @@ class Stretch(NamedTuple):
         u = clean(u, real)
 
         x = batched(clean(domain.positions[..., seen:stop, :], real), 2)
-        if x.dtype != u.dtype or x.device != u.device:
-            x = x.to(u.device, torch.promote_types(u.dtype, x.dtype))
+        if x.dtype != u.dtype:
+            x = x.to(torch.promote_types(u.dtype, x.dtype))
         return cls(x, by_head_of(kernel, u), u, real)
 
 
