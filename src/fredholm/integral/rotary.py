@@ -14,11 +14,11 @@ class Rotary(nn.Module):
     depends only on the displacement.
 
     .. math:: \langle R_x q, R_y k\rangle = \langle R_{x-y} q, k\rangle,\qquad
-        \omega_m = \mathrm{base}^{-2m/w},\ m < w/2
+        \omega_m = \mathrm{base}^{-2mp/w},\ m < w/2p
 
     Args:
         width: w, the number of rotated features, the first of each head; the rest are unchanged.
-        base: ratio of the slowest to the fastest angle, nearly.
+        base: ratio of the fastest to the slowest angle, nearly.
         position_dim: p; each coordinate rotates w / p of the features.
         interleaved: neighbouring features form a pair, as in the paper; otherwise feature m and
             feature m + w / 2p.
