@@ -22,7 +22,8 @@ def test_the_quadrature_is_cached_per_domain_and_dtype():
     domain = Domain.line(5, causal=True)
     assert domain.quadrature() is domain.quadrature()
     assert domain.quadrature(dtype=torch.float64) is not domain.quadrature()
-    assert domain.quadrature(domain) is not domain.quadrature()  # two domains with times
+    assert domain.quadrature(domain) is domain.quadrature()
+    assert domain.quadrature(Domain.line(5)) is not domain.quadrature()  # two domains with times
 
 
 @pytest.mark.parametrize("field", ["measure", "valid", "pairs"])
