@@ -100,6 +100,27 @@ def test_forward_without_gradients_of_u_equals_the_definition(case, operator, wh
         )
 
 
+@pytest.mark.on("edges", "reach", "causal reach", "causal padded")
+def test_queries_at_the_points_of_the_domain_equal_the_definition(case, operator, where):
+    """With features of their own, where a point sees few others, and in the order of indices."""
+    u = signal(case)
+    query = signal(case, 5)
+    domain = case.domains()[where]
+    call = {"query": query, "query_domain": domain}
+    if not case.cross:
+        with pytest.raises(FredholmError):
+            operator(u, domain, **call)
+        return
+    assert_close(operator(u, domain, query=u, query_domain=domain), operator(u, domain))
+    inputs, names = with_parameters(operator, u=u, query=query)
+    assert_same_function(
+        lambda: operator(u, domain, **call),
+        lambda: operator.dense(u, domain, **call),
+        inputs,
+        names,
+    )
+
+
 @pytest.mark.on("*", of="refused")
 def test_unsupported_domains_are_refused(case, operator, where):
     with pytest.raises(DomainError):
@@ -216,6 +237,22 @@ def test_continuing_from_a_state_leaves_it_unchanged(case, operator, where):
     for state, before in zip((prefix, first), copies):
         for name, memory in state.keys.items():
             assert torch.equal(memory, before[name]), f"{name} was written to"
+
+
+@pytest.mark.on("edges", "causal reach", "causal window", "causal padded")
+@torch.no_grad()
+def test_copied_moved_and_saved_states_continue(case, operator, where, tmp_path):
+    """Also where a point sees few others, and the domain of the state has edges or a reach."""
+    if where == "edges" and "causal window" not in case.domains():
+        pytest.skip("the operator refuses pairs in an order")
+    domain = case.domains()[where].replace(causal=True)
+    u = signal(case)
+    expected = operator(u, domain)[:, 3]
+    _, state = operator.prefill(u[:, :3], operator.init_state(BATCH, domain))
+    path = state.save(tmp_path / "state.pt")
+    for again in (state.copy(), state.detach(), state.to("cpu"), operator.load_state(path)):
+        out, _ = operator.step(u[:, 3], again)
+        assert_close(out, expected)
 
 
 @pytest.mark.on("causal*")
