@@ -96,6 +96,48 @@ def test_declared_words_count_as_missing(tmp_path):
     assert open_files(path, {"read": "null="}).collection.words["a"] == ["mild", "none"]
 
 
+def typed_rows(kind):
+    """Return columns of numbers in which -999 stands for a missing value."""
+    numbers = [-999 if i % 20 == 3 else i % 9 for i in range(60)]
+    return {
+        "a": np.array(numbers, kind),
+        "b": np.arange(60) % 7,
+        "label": ["xy"[i % 2] for i in range(60)],
+    }
+
+
+@pytest.mark.parametrize("kind", ["int64", "int16", "float64", "float32"])
+def test_declared_numbers_of_parquet_count_as_missing(tmp_path, kind):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    arrow = pytest.importorskip("pyarrow")
+    path = tmp_path / "a.parquet"
+    parquet.write_table(arrow.table(typed_rows(kind)), path)
+    found = open_files(path, {"read": "null=-999"}).collection
+    assert np.isnan(found.samples[:, 0]).nonzero()[0].tolist() == [3, 23, 43]
+    # A word that no number of the column equals changes nothing.
+    found = open_files(path, {"read": "null=-999.5,unknown"}).collection
+    assert found.samples[3, 0] == -999
+
+
+def test_declared_numbers_in_lists_and_json_count_as_missing(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    series = [[-999.0 if k == i % 5 else float(k) for k in range(5)] for i in range(40)]
+    labels = ["xy"[i % 2] for i in range(40)]
+    path = tmp_path / "a.parquet"
+    parquet.write_table(arrow.table({"x": series, "label": labels}), path)
+    found = open_files(path, {"read": "null=-999"}).collection
+    assert [np.isnan(sample[:, 0]).nonzero()[0].tolist() for sample in found.samples] == [
+        [i % 5] for i in range(40)
+    ]
+    columns = {name: np.asarray(column).tolist() for name, column in typed_rows("float64").items()}
+    path = tmp_path / "a.jsonl"
+    rows = [dict(zip(columns, row)) for row in zip(*columns.values())]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    found = open_files(path, {"read": "null=-999"}).collection
+    assert np.isnan(found.samples[:, 0]).nonzero()[0].tolist() == [3, 23, 43]
+
+
 @pytest.mark.parametrize(
     ("said", "match"),
     [

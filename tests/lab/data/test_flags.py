@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from PIL import Image
 
 from fredholm.errors import DataError
 from fredholm.lab.data.files import open_files
+from fredholm.lab.data.files.labelled import read_labelled
+from fredholm.lab.data.files.unlabelled import read_unlabelled
 
 COLUMNS = {"label": "species", "time": "when", "id": "who", "text": "note", "channels": "a,b"}
 
@@ -113,6 +117,47 @@ def test_flags_of_tables_are_refused_for_other_files(family, families):
     path, _ = families[family]
     with pytest.raises(DataError, match=r"read: expected none, got decimal=,"):
         open_files(path, {"read": "decimal=,"})
+
+
+@pytest.mark.parametrize(
+    ("suffix", "said", "accepted"),
+    [
+        ("parquet", "separator=;", False),
+        ("parquet", "header=no", False),
+        ("parquet", "encoding=latin-1", False),
+        ("parquet", "null=-999", True),
+        ("jsonl", "separator=;", False),
+        ("jsonl", "header=yes", False),
+        ("jsonl", "encoding=utf-8", True),
+    ],
+)
+def test_notation_that_a_format_of_tables_lacks_is_refused(tmp_path, suffix, said, accepted):
+    columns = {"a": list(range(40)), "label": ["xy"[i % 2] for i in range(40)]}
+    path = tmp_path / f"a.{suffix}"
+    if suffix == "parquet":
+        parquet = pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(pytest.importorskip("pyarrow").table(columns), path)
+    else:
+        rows = [dict(zip(columns, row)) for row in zip(*columns.values())]
+        path.write_text("\n".join(map(json.dumps, rows)))
+    if accepted:
+        open_files(path, {"read": said})
+        return
+    name = said.partition("=")[0]
+    match = f"read: expected no {name}, got {said}, which files .{suffix} do not have"
+    with pytest.raises(DataError, match=match):
+        open_files(path, {"read": said})
+
+    # New files: the notation of the training table does not count, a declared one is refused.
+    table = tmp_path / "a.csv"
+    table.write_text("a;label\n" + "".join(f"{i};{'xy'[i % 2]}\n" for i in range(40)))
+    train = open_files(table, {"read": "separator=;"}).dataset("train")
+    for read in (read_unlabelled, read_labelled):
+        files = [path] if read is read_unlabelled else path
+        assert len(read(files, train.describe(), None)) == 40
+        with pytest.raises(DataError, match=match):
+            key, _, value = said.partition("=")
+            read(files, train.describe(), None, read={key: value})
 
 
 @pytest.mark.parametrize("flag", COLUMNS)

@@ -215,6 +215,7 @@ class _Lists(_Cast):
                 series = np.array(cell or (), np.float64)
             except (TypeError, ValueError):
                 series = np.zeros(0)
+            series[np.isin(series, writing.null_numbers)] = np.nan
             if series.ndim != 1 or not len(series):
                 raise DataError(
                     f"{rows.at(row, self.name)}: expected a list of numbers, as most rows have, "

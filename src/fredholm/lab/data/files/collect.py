@@ -19,9 +19,10 @@ from .guesses import PICTURES
 from .parts import named_parts
 from .reading import Reading, refuse_columns
 from .sounds import SUFFIXES as SOUNDS
-from .suffixes import TEXT_TABLES, stem_of, suffix_of
+from .suffixes import LINES, TEXT_TABLES, stem_of, suffix_of
 from .tables import collect_tables
 from .ts import collect_ts
+from .writing import Writing
 
 TABLES = frozenset({*TEXT_TABLES, ".parquet"})
 ARRAYS = frozenset({".npz", ".h5", ".hdf5"})
@@ -46,6 +47,12 @@ KIND_OF = {
 }
 OF_ONE = ("pictures", "clouds", "sounds", "texts")  # families with one sample per file
 NAMED = ("pictures", "sounds")  # of these, files whose paths a table can hold
+
+# Keys of a notation that tables of a format do not have.
+_WITHOUT = {
+    ".parquet": ("separator", "header", "encoding"),
+    **dict.fromkeys(LINES, ("separator", "header")),
+}
 
 # Hints for files that other programs use for something else.
 HINTS = {
@@ -85,6 +92,9 @@ def collect(
     family, files = files_of(path, reading)
     if labelled:
         _refuse_inapplicable(path, family, reading)
+    # The notation of a run describes its training tables; new ones may have another format.
+    if labelled and trained is None:
+        refuse_notation(files, reading.writing)
 
     if family in OF_ONE:
         if path.is_file() and labelled:
@@ -140,6 +150,20 @@ def _refuse_inapplicable(
     if family == ".ts files":
         reason = ".ts files name their label in the header and have no columns: leave it out"
         refuse_columns(path, reading, COLUMNS, reason)
+
+
+def refuse_notation(files: Sequence[Path], writing: Writing) -> None:
+    """Refuse a declared notation of tables that none of the files has.
+
+    Raises:
+        DataError: such as a separator of Parquet files.
+    """
+    for name, value in writing.said.items():
+        if all(name in _WITHOUT.get(suffix_of(file), ()) for file in files):
+            raise DataError(
+                f"{files[0]}: read: expected no {name}, got {name}={value}, which files "
+                f"{suffix_of(files[0])} do not have; leave it out"
+            )
 
 
 def _check_options(collection: Collection) -> None:

@@ -49,7 +49,10 @@ def read_head(path: Path, writing: Writing) -> Head:
             nested[name] = "lists"
 
     names = tuple(name for name in every if name not in nested and name not in lists)
-    rows = [[text_of(found.get(name)) for name in names] for _, found in first]
+    rows = []
+    for _, found in first:
+        values = [_known(found.get(name), writing) for name in names]
+        rows.append(list(map(text_of, values)))
     spots = [Spot(line) for line, _ in first]
     return Head(path, names, True, rows, spots, nested=nested, lists=lists, writing=writing)
 
@@ -83,6 +86,7 @@ def arrays(
         for name in names:
             values = [found.get(name) for _, found in some]
             if name not in head.lists:
+                values = [_known(value, head.writing) for value in values]
                 values = _as_text(values, rows, name)
             columns.append(values)
         yield columns
@@ -106,6 +110,14 @@ def _as_text(
             value = str(value)
         cells.append(value)
     return arrow.array(cells, arrow.string())
+
+
+def _known(value: Any, writing: Writing) -> Any:
+    """Return a value; None for a number that stands for a missing cell."""
+    # In Python, true equals 1.
+    if type(value) in (int, float) and value in writing.null_numbers:
+        return None
+    return value
 
 
 def text_of(value: Any) -> str:

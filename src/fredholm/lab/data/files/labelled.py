@@ -22,7 +22,7 @@ from .columns import Trained
 from .datasets import padded_steps
 from .labels import with_labels
 from .reading import Reading
-from .unlabelled import NewSamples, Unlabelled
+from .unlabelled import NewSamples, Unlabelled, check_notation
 
 BINS = 6  # most numbers of points with a group of their own
 
@@ -70,6 +70,8 @@ def read_labelled(
     source = reader.source
     if not place.exists():
         raise DataError(f"{place}: no such file or folder")
+    if read:
+        check_notation(str(path), place, reading, read)
     trained = None
     if reading.label is not None:
         trained = Trained.of(source, reading)

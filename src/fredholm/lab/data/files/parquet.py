@@ -44,9 +44,11 @@ def read_head(path: Path, writing: Writing) -> Head:
         raise DataError(f"{path}: expected samples, got no rows; add some")
 
     # By place, not by name: two columns may have the same name, which is refused later.
-    chosen = [
-        texts(batch.column(i)) for i, field in enumerate(batch.schema) if not field.type.num_fields
-    ]
+    chosen = []
+    for i, field in enumerate(batch.schema):
+        if not field.type.num_fields:
+            cells = _without_null_numbers(batch.column(i), writing)
+            chosen.append(texts(cells))
     rows = list(zip(*chosen))
     spots = [Spot(i + 2) for i in range(batch.num_rows)]
     return Head(path, tuple(plain), True, rows, spots, nested=nested, lists=lists, writing=writing)
@@ -66,10 +68,33 @@ def arrays(
     before = path.stat()
     try:
         for batch in _opened(path).iter_batches(PIECE, columns=list(names), use_threads=False):
-            yield [batch.column(name) for name in names]
+            yield [_without_null_numbers(batch.column(name), head.writing) for name in names]
     except (OSError, ValueError) as error:
         raise _damaged(path, error) from error
     check_unchanged(path, before)
+
+
+def _without_null_numbers(column: Any, writing: Writing) -> Any:
+    """Return a column with nulls in place of numbers that stand for a missing cell.
+
+    Columns of text are left as they are: their words are compared where they are cast.
+    """
+    import pyarrow as arrow
+
+    types = arrow.types
+    kind = column.type
+    if not (types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)):
+        return column
+    for number in writing.null_numbers:
+        try:
+            # In the type of the column: float32 stores another number for -999.9 than float64.
+            null = arrow.scalar(number).cast(kind)
+        except arrow.ArrowInvalid:
+            # No cell of an integer column equals 0.5, and none of uint8 equals -999.
+            continue
+        compute: Any = require("pyarrow.compute", "train", "reading tables")
+        column = compute.if_else(compute.equal(column, null), None, column)
+    return column
 
 
 def texts(column: Any) -> list[str]:

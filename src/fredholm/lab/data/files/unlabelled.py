@@ -19,7 +19,7 @@ from ..kinds.picture_files import read_as_trained
 from ..kinds.sequences import padded
 from ..kinds.texts import encode_rows, read_lines
 from ..vocabulary import Vocabulary
-from .collect import KIND_OF, TABLES, collect, files_of
+from .collect import KIND_OF, TABLES, collect, files_of, refuse_notation
 from .collection import Collection
 from .columns import Trained
 from .datasets import as_predicted, batches_of
@@ -96,11 +96,8 @@ def read_unlabelled(
     parts = []
     with paths_of(files, reader.reading) as paths:
         for file, path in zip(files, paths):
-            # Lines and single pictures would be read without a look at it.
-            if read and not path.is_dir() and suffix_of(path) not in TABLES:
-                raise OptionError(
-                    f"read: expected tables beside it, got {str(file)!r}; leave it out"
-                )
+            if read:
+                check_notation(str(file), path, reader.reading, read)
             part = reader.read(path)
             if str(file) == "-":
                 part = _of_standard_input(part, path, reader.reading)
@@ -119,6 +116,29 @@ def read_unlabelled(
     if len(parts) == 1:
         return parts[0]
     return _chained(parts)
+
+
+def check_notation(
+    name: str,
+    path: Path,
+    reading: Reading,
+    read: Mapping[str, str],
+) -> None:
+    """Refuse a notation declared for new files that do not have it: it would be ignored.
+
+    Args:
+        name: the path as the user writes it.
+
+    Raises:
+        OptionError: files other than tables.
+        DataError: tables of a format without such a notation.
+    """
+    files = [path]
+    if path.is_dir():
+        _, files = files_of(path, reading)
+    if not any(suffix_of(file) in TABLES for file in files):
+        raise OptionError(f"read: expected tables beside it, got {name!r}; leave it out")
+    refuse_notation(files, Writing.of(read))
 
 
 def _of_standard_input(part: Unlabelled, path: Path, reading: Reading) -> Unlabelled:

@@ -146,6 +146,16 @@ class Writing:
             return word in MISSING
         return word == "" or word in self.null
 
+    @property
+    def null_numbers(self) -> tuple[float, ...]:
+        """Numbers among the words for a missing cell, for cells that are not text.
+
+        Example:
+            >>> Writing.of(["null=unknown,-999"]).null_numbers
+            (-999.0,)
+        """
+        return tuple(float(word) for word in self.null or () if is_number(word))
+
     def number(self, cell: str) -> str | None:
         """Return the number in a cell in Python's notation; None where there is none.
 
