@@ -143,7 +143,7 @@ def test_notation_that_a_format_of_tables_lacks_is_refused(tmp_path, suffix, sai
     if accepted:
         open_files(path, {"read": said})
         return
-    name = said.partition("=")[0]
+    name, _, value = said.partition("=")
     match = f"read: expected no {name}, got {said}, which files .{suffix} do not have"
     with pytest.raises(DataError, match=match):
         open_files(path, {"read": said})
@@ -156,8 +156,7 @@ def test_notation_that_a_format_of_tables_lacks_is_refused(tmp_path, suffix, sai
         files = [path] if read is read_unlabelled else path
         assert len(read(files, train.describe(), None)) == 40
         with pytest.raises(DataError, match=match):
-            key, _, value = said.partition("=")
-            read(files, train.describe(), None, read={key: value})
+            read(files, train.describe(), None, read={name: value})
 
 
 @pytest.mark.parametrize("flag", COLUMNS)

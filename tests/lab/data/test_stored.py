@@ -120,6 +120,21 @@ def test_parquet_is_converted_to_rows_once(tmp_path):
         rows_of_parquet(file, ["x"], folder=tmp_path)
 
 
+@pytest.mark.parametrize("group", [1, 2])
+def test_parquet_lists_of_different_lengths_are_refused(tmp_path, group):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    file = tmp_path / "some.parquet"
+    # Six numbers would divide into two rows of three, and so would those of both columns together.
+    x = [[1.0, 2.0], [3.0, 4.0, 5.0, 6.0]]
+    y = [[0.0] * 4, [0.0] * 2]
+    parquet.write_table(arrow.table({"x": x, "y": y}), file, row_group_size=group)
+    match = r"column 'x': expected lists of one length, got lists of 2 and 4 numbers; pad them"
+    for columns in (["x"], ["x", "y"]):
+        with pytest.raises(DataError, match=match):
+            rows_of_parquet(file, columns, folder=tmp_path)
+
+
 def test_memory_stays_flat_over_ten_times_the_limit(tmp_path):
     limit = 16  # MB
     path, shape = tmp_path / "large.npy", (10 * limit * 64, 64, 64)  # rows of 16 kB

@@ -220,9 +220,17 @@ def _write(
     if not count:
         raise DataError(f"{path}: expected at least one row, got none; write some")
     header_written = False
+    widths: dict[str, int] = {}
     with target.open("wb") as file:
         for batch in _batches(source, columns):
-            parts = [_values_of(path, batch[name]) for name in columns]
+            parts = []
+            for name in columns:
+                part = _values_of(path, name, batch[name])
+                # Columns of other widths may have as many numbers together.
+                width = widths.setdefault(name, part.shape[1])
+                if part.shape[1] != width:
+                    raise _other_length(path, name, width, part.shape[1])
+                parts.append(part)
             values = np.concatenate(parts, 1)
             # The first rows tell how many numbers a row has.
             shape = shape or values.shape[1:]
@@ -253,13 +261,35 @@ def _batches(source: Any, columns: list[str]) -> Iterator[Any]:
         yield from source.iter_batches(size, [number], columns, use_threads=False)
 
 
-def _values_of(path: Path, column: Any) -> np.ndarray:
+def _other_length(
+    path: Path,
+    name: str,
+    expected: int,
+    length: int,
+) -> DataError:
+    return DataError(
+        f"{path}, column {name!r}: expected lists of one length, got lists of {expected} and "
+        f"{length} numbers; pad them"
+    )
+
+
+def _values_of(
+    path: Path,
+    name: str,
+    column: Any,
+) -> np.ndarray:
     """Return a column's values (B, n)."""
     # A missing list has no numbers and would shift all rows behind it; a missing number in a list
     # is NaN, which the data set refuses.
     if column.null_count and None in column.to_pylist():
         raise DataError(f"{path}: expected a value in every row, got an empty one; leave it out")
     if type(column).__name__ in ("ListArray", "LargeListArray", "FixedSizeListArray"):
+        # Lists of other lengths may divide into as many rows, with numbers of their neighbours.
+        compute: Any = require("pyarrow.compute", "train", f"reading {path.name}")
+        lengths = compute.list_value_length(column).to_numpy(zero_copy_only=False)
+        odd = np.flatnonzero(lengths != lengths[0])
+        if len(odd):
+            raise _other_length(path, name, int(lengths[0]), int(lengths[odd[0]]))
         numbers = column.flatten()
     else:
         numbers = column
@@ -270,6 +300,4 @@ def _values_of(path: Path, column: Any) -> np.ndarray:
         raise DataError(
             f"{path}: expected columns of numbers, got others ({error}); choose other columns"
         ) from error
-    if len(values) % len(column):
-        raise DataError(f"{path}: expected lists of one length, got different ones; pad them")
     return values.reshape(len(column), -1)
