@@ -216,6 +216,18 @@ def test_declared_headers_and_encodings_are_used(tmp_path):
         open_files(path, {"read": "encoding=klingon"})
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "UTF8", "utf-8-sig", "utf-16", "utf-16-le"])
+def test_a_byte_order_mark_is_not_part_of_the_first_name(tmp_path, encoding):
+    written = "utf-8-sig"
+    if encoding.startswith("utf-16"):
+        written = "utf-16"
+    path = tmp_path / "a.csv"
+    rows = [f"{'xy'[i % 2]},{i % 7},{i % 5}" for i in range(60)]
+    path.write_text("\n".join(["label,a,b", *rows]), encoding=written)
+    found = open_files(path, {"read": f"encoding={encoding}"}).collection
+    assert (found.reading.label, found.channels) == ("label", ("a", "b"))
+
+
 def test_columns_of_more_than_twenty_words_are_reported(tmp_path):
     rows = [(f"w{i % 30}", i % 7, "xy"[i % 2]) for i in range(90)]
     path = write(tmp_path / "a.csv", "word,b,label", rows)

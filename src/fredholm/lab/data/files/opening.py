@@ -52,7 +52,7 @@ class TextBytes(io.RawIOBase):
         self.path = path
         self.gaps = False
         self._file = _raw(path)
-        self._parts = self._decoded(encoding or "utf-8-sig", skip, end)
+        self._parts = self._decoded(encoding or "utf-8", skip, end)
         self._rest = memoryview(b"")
 
     def readable(self) -> bool:
@@ -86,6 +86,7 @@ class TextBytes(io.RawIOBase):
         compressed = is_compressed(self.path)
         unfolded = 0
         last = b"\n"
+        beginning = True
         raw = b" "
         while raw:
             raw = self._file.read(CHUNK)
@@ -93,7 +94,12 @@ class TextBytes(io.RawIOBase):
                 # A small file may unfold to more than the memory: check while it unfolds.
                 unfolded += len(raw)
                 check_declared(self.path, unfolded)
-            text = decoder.decode(raw, final=not raw).encode()
+            decoded = decoder.decode(raw, final=not raw)
+            if beginning and decoded:
+                # Only some decoders drop a byte order mark, which would be part of the first name.
+                decoded = decoded.removeprefix("\ufeff")
+                beginning = False
+            text = decoded.encode()
 
             # Two line ends may meet where two chunks do, so that the last byte is looked at again.
             joint = last + text
