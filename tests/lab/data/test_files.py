@@ -390,6 +390,91 @@ def test_groups_are_not_divided_and_the_latest_are_the_test(tmp_path):
             open_files(path, {"split": rule, "time": "day", "group": "patient"})
 
 
+@pytest.mark.parametrize("share", [0.2, 0.25, 0.3, 0.4, 0.6, 0.75, 0.9])
+@pytest.mark.parametrize("label", ["words", "numbers"])
+def test_groups_are_held_out_up_to_any_share(tmp_path, share, label):
+    values = np.arange(400) % 3
+    if label == "numbers":
+        values = RNG.normal(size=400)
+    rows = [f"p{i // 4},{i % 7},{value}" for i, value in enumerate(values)]
+    path = write(tmp_path / "a.csv", "patient,x,y", *rows)
+    task = "classification" if label == "words" else "regression"
+    source = open_files(path, {"group": "patient", "test": share, "label": "y", "task": task})
+    tested = source.parts == 2
+    assert tested.mean() == pytest.approx(share, abs=0.02)
+    assert not set(source.collection.groups[tested]) & set(source.collection.groups[~tested])
+    assert "were asked for" not in " ".join(source.collection.remarks)
+    if label == "words":
+        counts = np.bincount(source.collection.labels.codes[tested])
+        assert np.ptp(counts) <= 4
+
+
+def test_the_default_share_divides_groups_as_before(tmp_path):
+    path = write(tmp_path / "a.csv", *grouped_rows())
+    source = open_files(path, {"group": "patient"})
+    from sklearn.model_selection import StratifiedGroupKFold
+
+    collection = source.collection
+    folds = StratifiedGroupKFold(5, shuffle=True, random_state=0)
+    codes = collection.labels.codes
+    _, held = next(folds.split(codes, codes, collection.groups))
+    assert np.flatnonzero(source.parts == 2).tolist() == held.tolist()
+
+
+def test_large_groups_are_reported_with_their_share(tmp_path):
+    who = [*["p0"] * 60, *["p1"] * 60, *["p2"] * 60]
+    rows = [f"{name},{i % 7},{RNG.normal():.4f}" for i, name in enumerate(who)]
+    path = write(tmp_path / "a.csv", "patient,x,y", *rows)
+    source = open_files(path, {"group": "patient", "label": "y"})
+    assert np.bincount(source.parts).tolist() == [60, 60, 60]
+    remarks = " ".join(source.collection.remarks)
+    why = "were asked for: each value of 'patient' stays in one split"
+    assert f"the test set holds 33% of the samples it is taken from, where 20% {why}" in remarks
+    assert f"the validation set holds 50% of the samples it is taken from, where 20% {why}" in (
+        remarks
+    )
+
+
+def test_samples_of_one_time_are_not_divided(tmp_path):
+    rows = [
+        f"2024-01-{day + 1:02d},{RNG.normal():.3f},{RNG.normal():.4f}"
+        for day in range(30)
+        for _ in range(7)
+    ]
+    path = write(tmp_path / "a.csv", "day,x,y", *rows)
+    reading = {"split": "time", "time": "day", "label": "y", "channels": "x", "test": 0.23}
+    source = open_files(path, reading)
+    order = source.collection.order
+    days = [set(order[source.parts == part]) for part in range(3)]
+    assert [len(part) for part in days] == [18, 5, 7]
+    assert max(days[0]) < min(days[1]) <= max(days[1]) < min(days[2])
+
+    few = write(tmp_path / "few.csv", "day,x,y", *rows[:14])
+    match = "expected three different times or more to divide by, got 1 for validation; add some"
+    refused(few, match, **reading)
+    longer = write(tmp_path / "longer.csv", "day,x,y", *rows[:14], *rows[14:21] * 5)
+    remarks = " ".join(open_files(longer, reading).collection.remarks)
+    assert "the test set holds 71% of the samples it is taken from, where 23% were asked" in remarks
+
+
+@pytest.mark.parametrize("rule", ["random", "group", "time"])
+def test_no_samples_are_held_out_for_validation_with_a_share_of_zero(tmp_path, rule):
+    rows = [f"p{i // 4},{i},{i % 7},{'ab'[i % 2]}" for i in range(80)]
+    path = write(tmp_path / "a.csv", "patient,when,x,label", *rows)
+    reading = {"split": rule, "time": "when", "label": "label", "channels": "x"}
+    if rule == "group":
+        reading["group"] = "patient"
+    source = open_files(path, reading, val=0)
+    counts = np.bincount(source.parts, minlength=3)
+    assert (counts[1], counts.sum()) == (0, 80)
+    assert counts[2] == 16
+    given = {"path": path, "options": reading, "val_fraction": 0}
+    assert len(data.create_dataset("files", "train", **given)) == 64
+    match = "expected samples in split 'val', got none, as with val_fraction=0; choose another"
+    with pytest.raises(OptionError, match=match):
+        data.create_dataset("files", "val", **given)
+
+
 def test_a_series_of_two_groups_is_refused(tmp_path):
     lines = ["id,time,patient,x,label"]
     for i in range(12):

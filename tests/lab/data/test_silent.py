@@ -375,6 +375,9 @@ def test_a_column_named_time_without_times_stays_a_feature(tmp_path, cells, what
     assert open_files(path, {"channels": "a"}).collection.channels == ("a",)
     asked = {"time": "date", "split": "time"}
     if cells[0] == "01/14/2024":  # no month is the 14th
+        # A split by time needs three times.
+        later = [["03/05/2024", i % 7, "xy"[i % 2]] for i in range(10)]
+        path = write(tmp_path / "later.csv", [*rows, *later], head=("date", "a", "label"))
         assert open_files(path, asked).reading.writing.dates == "monthfirst"
     else:
         with pytest.raises(DataError, match=r"column 'date': expected a time.*|no time"):
@@ -693,7 +696,8 @@ def test_groups_across_split_files_are_reported(tmp_path):
         write(tmp_path / f"{name}.csv", rows, head=("a", "patient", "label"))
     (line,) = open_files(tmp_path, {"group": "patient"}).collection.remarks
     assert line.startswith("3 of 13 values of 'patient' are in several parts, as the files are")
-    assert not open_files(tmp_path / "train.csv", {"group": "patient"}).collection.remarks
+    remarks = open_files(tmp_path / "train.csv", {"group": "patient"}).collection.remarks
+    assert not [remark for remark in remarks if "are in several parts" in remark]
 
 
 def test_few_samples_of_each_class_are_divided_by_groups(tmp_path):

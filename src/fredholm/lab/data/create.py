@@ -54,8 +54,9 @@ def create_dataset(
 
     ``test`` is the official test set. ``val`` is a stratified slice of the official training set,
     fixed by a constant seed: ``val_fraction`` of each class (default 0.1); ``train`` is the rest,
-    so with ``val_fraction=0`` all of it. ``digits``, which has no official split, holds out 20% of
-    each class as ``test`` first, and 1/8 of the rest as ``val`` (70 / 10 / 20%).
+    so with ``val_fraction=0`` all of it, and ``val`` is refused. ``digits``, which has no official
+    split, holds out 20% of each class as ``test`` first, and 1/8 of the rest as ``val`` (70 / 10 /
+    20%).
 
     Args:
         name: one of :func:`list_datasets`.

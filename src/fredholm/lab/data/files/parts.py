@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,12 +18,15 @@ from .suffixes import stem_of
 
 # Strata of a regression's targets, so that each split has small and large ones.
 BINS = 10
+FOLDS = 20  # most folds that groups are divided into
+TOLERANCE = 0.05  # largest difference from the share asked for that is not reported
 
 
 def divide(collection: Collection, val: float) -> np.ndarray:
     """Return TRAIN, VAL or TEST of each sample, the same for the same files and seed.
 
-    If the files hold two sets, the second is the test set.
+    If the files hold two sets, the second is the test set. With ``val=0``, no further samples are
+    held out for validation.
 
     Raises:
         DataError: too few samples, groups or times, or nothing that is called train.
@@ -43,12 +47,14 @@ def divide(collection: Collection, val: float) -> np.ndarray:
         if not (parts == TEST).any():
             parts[parts == VAL] = TEST
 
-    if not (parts == VAL).any():
+    if val and not (parts == VAL).any():
         training = np.flatnonzero(parts == TRAIN)
         held = _held(collection, training, val, "validation")
         parts[training[held]] = VAL
 
     names = {TRAIN: "training", VAL: "validation", TEST: "test"}
+    if not val:
+        del names[VAL]
     for number, name in names.items():
         if not (parts == number).any():
             raise DataError(
@@ -74,6 +80,42 @@ def divided_groups(collection: Collection, parts: np.ndarray) -> list[str]:
     ]
 
 
+def other_shares(
+    collection: Collection,
+    parts: np.ndarray,
+    val: float,
+) -> list[str]:
+    """Return remarks on sets whose share differs from the one asked for.
+
+    Whole groups, or all samples of one time, are held out together: other shares are impossible.
+    """
+    why = {
+        "group": f"each value of {collection.reading.group!r} stays in one split",
+        "time": "samples of one time stay in one split",
+    }
+    rule = collection.reading.split
+    if rule not in why:
+        return []
+
+    given = collection.parts
+    learned = parts != TEST
+    sets = []
+    if given is None:
+        sets.append(("test", collection.reading.test, parts == TEST, len(parts)))
+    # Of three sets in the files, none is divided here.
+    if val and (given is None or len(np.unique(given)) < 3):
+        sets.append(("validation", val, parts == VAL, int(learned.sum())))
+    remarks = []
+    for name, asked, members, count in sets:
+        share = members.sum() / count
+        if abs(share - asked) > TOLERANCE:
+            remarks.append(
+                f"the {name} set holds {share:.0%} of the samples it is taken from, where "
+                f"{asked:.0%} were asked for: {why[rule]}"
+            )
+    return remarks
+
+
 def _held(
     collection: Collection,
     rows: np.ndarray,
@@ -85,7 +127,7 @@ def _held(
     if reading.split == "group":
         return _groups(collection, rows, share, what)
     if reading.split == "time":
-        return _latest(collection, rows, share)
+        return _latest(collection, rows, share, what)
 
     seed = SPLIT_SEED + reading.seed
     strata = _strata(collection, rows)
@@ -121,8 +163,6 @@ def _groups(
     what: str,
 ) -> np.ndarray:
     """Return the samples of whole groups: those that keep the shares of the classes best."""
-    from sklearn.model_selection import GroupShuffleSplit, StratifiedGroupKFold
-
     labels = collection.labels
     seed = collection.reading.seed
     if collection.groups is None:
@@ -130,32 +170,90 @@ def _groups(
             f"{collection.name}: expected groups to divide by, got none; name their column: group"
         )
     groups = collection.groups[rows]
-    folds = max(2, round(1 / share))
     count = len(np.unique(groups))
+    _check_count(collection, f"values of {collection.reading.group!r}", count, what)
+    if isinstance(labels, Coded) and collection.steps is None:
+        held = _stratified_groups(labels.codes[rows], groups, share, seed)
+        if len(held):
+            return held
+    return _random_groups(groups, share, seed)
+
+
+def _check_count(
+    collection: Collection,
+    things: str,
+    count: int,
+    what: str,
+) -> None:
+    """Refuse to divide by one group or time."""
     if count < 2:
         raise DataError(
-            f"{collection.name}: expected three values of {collection.reading.group!r} or more to "
-            f"divide by, got {count} for {what}; add groups"
+            f"{collection.name}: expected three {things} or more to divide by, got {count} for "
+            f"{what}; add some"
         )
-    if isinstance(labels, Coded) and collection.steps is None and count >= folds:
-        codes = labels.codes[rows]
-        # With fewer samples than folds in every class, no class could be in each fold.
-        if np.bincount(codes).max() >= folds:
-            by_class = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
-            _, held = next(by_class.split(rows, codes, groups))
-            return held
-    share = max(share, 1 / count)
-    splitter = GroupShuffleSplit(1, test_size=share, random_state=seed)
-    _, held = next(splitter.split(rows, groups=groups))
-    return held
+
+
+def _stratified_groups(
+    codes: np.ndarray,
+    groups: np.ndarray,
+    share: float,
+    seed: int,
+) -> np.ndarray:
+    """Return samples of whole groups, about ``share`` of each class; none if groups or samples are
+    too few for that.
+    """
+    from sklearn.model_selection import StratifiedGroupKFold
+
+    # With fewer samples than folds in every class, no class could be in each fold.
+    most = min(len(np.unique(groups)), int(np.bincount(codes).max()))
+    fewest = max(2, round(1 / share))
+    if most < fewest:
+        return np.zeros(0, np.int64)
+    folds, chosen = _folds(share, fewest, most)
+    by_class = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
+    with warnings.catch_warnings():
+        # A class with fewer samples than folds is missing from some folds.
+        warnings.simplefilter("ignore")
+        parts = [held for _, held in by_class.split(codes, codes, groups)]
+    return np.sort(np.concatenate(parts[:chosen]))
+
+
+def _folds(share: float, fewest: int, most: int) -> tuple[int, int]:
+    """Return a number of folds and how many of them to hold out, next to ``share`` of all.
+
+    Example:
+        >>> [_folds(share, max(2, round(1 / share)), 50) for share in (0.2, 0.3, 0.4, 0.6, 0.04)]
+        [(5, 1), (10, 3), (5, 2), (5, 3), (25, 1)]
+    """
+    numbers = {fewest, *range(2, min(most, FOLDS) + 1)}
+    best = (fewest, 1)
+    for folds in sorted(numbers):
+        chosen = min(folds - 1, max(1, round(share * folds)))
+        if abs(chosen / folds - share) < abs(best[1] / best[0] - share):
+            best = (folds, chosen)
+    return best
+
+
+def _random_groups(groups: np.ndarray, share: float, seed: int) -> np.ndarray:
+    """Return the samples of random groups, with a number of samples next to ``share`` of all."""
+    _, numbers, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    # This generator gives runs of earlier versions the same groups again.
+    order = np.random.RandomState(seed).permutation(len(sizes))
+    held = np.cumsum(sizes[order])[:-1]
+    number = np.abs(held - share * len(groups)).argmin()
+    return np.flatnonzero(np.isin(numbers, order[: number + 1]))
 
 
 def _latest(
     collection: Collection,
     rows: np.ndarray,
     share: float,
+    what: str,
 ) -> np.ndarray:
-    """Return the latest samples: a model is tested on what comes after its training."""
+    """Return the latest samples: a model is tested on what comes after its training.
+
+    Samples of one time are not divided.
+    """
     if collection.order is None:
         raise DataError(
             f"{collection.name}: expected times to divide by, got none; name their column: time"
@@ -167,10 +265,14 @@ def _latest(
             f"{collection.where(number)}: has no time, by which the samples are "
             "divided; give it one, or leave it out"
         )
-    order = np.argsort(collection.order[rows], kind="stable")
-    count = max(1, round(share * len(rows)))
-    first = len(order) - count
-    return np.sort(order[first:])
+    times = collection.order[rows]
+    order = np.argsort(times, kind="stable")
+    # The place of the first sample of each time, but for the earliest time.
+    changes = np.flatnonzero(np.diff(times[order])) + 1
+    _check_count(collection, "different times", len(changes) + 1, what)
+    first = len(rows) - max(1, round(share * len(rows)))
+    nearest = changes[np.abs(changes - first).argmin()]
+    return np.sort(order[nearest:])
 
 
 # --- by the names of files -----------------------------------------------------------------------

@@ -19,7 +19,7 @@ from .channels import first_of
 from .collect import collect
 from .description import describe
 from .labels import check_labels, constant_channels, leaks, with_labels
-from .parts import divide, divided_groups
+from .parts import divide, divided_groups, other_shares
 from .reading import Reading
 from .scaling import measure
 from .schema import Entry, marks, schema_of
@@ -68,6 +68,7 @@ class Source:
             collection.remarks += leaks(collection, constant)
         self.parts = divide(collection, float(val))
         collection.remarks += divided_groups(collection, self.parts)
+        collection.remarks += other_shares(collection, self.parts, float(val))
         self.training = np.flatnonzero(self.parts == 0)
         self._check_training()
         collection.remarks += self._untested()
@@ -208,8 +209,16 @@ class Source:
             image_size: height and width that pictures are resized to (default: their median, at
                 most 64).
             text: how texts become numbers.
+
+        Raises:
+            OptionError: a split without samples, as that for validation is with a share of 0.
         """
         chosen = np.flatnonzero(self.parts == SPLITS.index(split))
+        if not len(chosen):
+            raise OptionError(
+                f"{self.name}: expected samples in split {split!r}, got none, as with "
+                "val_fraction=0; choose another fraction"
+            )
         return self.subset(split, chosen, image_size=image_size, text=text)
 
     def subset(
