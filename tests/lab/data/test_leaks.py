@@ -10,6 +10,7 @@ import torch
 
 from fredholm.lab.data.files import open_files
 from fredholm.lab.data.files.casts import Coded
+from fredholm.lab.data.files.unlabelled import read_unlabelled
 from fredholm.lab.data.memory import MemorySource
 from fredholm.lab.data.samples import collect_answers, collect_samples
 
@@ -140,3 +141,53 @@ def test_held_out_pictures_change_no_size(tmp_path):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 pillow.new("RGB", (side, side), 40 * number).save(path)
     assert open_files(tmp_path).image_size == (12, 12)
+
+
+def parted(folder, trained: str, tested: str):
+    """Write rows with a column of words: 40 to train on and 20 to test."""
+    for name, words, count in (("train", trained, 40), ("test", tested, 20)):
+        rows = [f"{words[i % len(words)]},{i % 7},{i % 2}" for i in range(count)]
+        folder.mkdir(exist_ok=True)
+        (folder / f"{name}.csv").write_text("\n".join(["zone,a,label", *rows]))
+    return open_files(folder)
+
+
+def test_words_of_the_test_rows_alone_are_unknown(tmp_path):
+    source = parted(tmp_path / "files", "AB", "AGH")
+    collection = source.collection
+    assert collection.words == {"zone": ["A", "B"]}
+    assert collection.channels == ("zone=A", "zone=B", "a")
+    assert collection.samples.shape == (60, 3)
+    place = str(tmp_path / "files" / "test.csv")
+    remark = f"{place}, row 3, column 'zone': the training rows have no 'G' in this column, nor 1"
+    (found,) = [line for line in collection.remarks if line.startswith(remark)]
+    assert found.endswith("to the model 13 rows are none of A, B")
+    assert source.description["channels"]
+
+    # The same rows are the same inputs in a new file.
+    test = source.dataset("test")
+    inputs, _ = test.batch(torch.arange(len(test)))
+    new = tmp_path / "new.csv"
+    new.write_text((tmp_path / "files" / "test.csv").read_text())
+    again = read_unlabelled([new], test.describe(), None)
+    assert torch.equal(again.batch(range(20)), inputs)
+
+
+def test_a_column_without_training_words_is_left_out(tmp_path):
+    # The latest days alone have words, and are the test set.
+    rows = [f"{i},{'AG'[i % 2] if i >= 48 else ''},{i % 7},{i % 2}" for i in range(60)]
+    path = tmp_path / "rows.csv"
+    path.write_text("\n".join(["time,zone,a,label", *rows]))
+    source = open_files(path, {"split": "time", "time": "time", "kind": "rows"})
+    assert source.collection.channels == ("a",)
+    assert source.reading.channels == ("a",)
+    assert "column 'zone' is left out: no training row has a word there" in " ".join(
+        source.collection.remarks
+    )
+    assert source.dataset("test").describe()["source"]["words"] == {}
+
+
+def test_words_of_every_split_keep_their_columns(tmp_path):
+    source = parted(tmp_path / "files", "ABC", "CA")
+    assert source.collection.words == {"zone": ["A", "B", "C"]}
+    assert not [line for line in source.collection.remarks if "training rows" in line]

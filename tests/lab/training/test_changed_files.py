@@ -144,3 +144,12 @@ def test_another_scaling_of_a_catalogue_set_is_named():
         DataError, match=r"^stays: expected the mean and .* in column 1 of the model's"
     ):
         check_unchanged({"source": before}, dataset)
+
+
+def test_other_words_of_an_earlier_version_are_named():
+    """Earlier versions also gave words of the test rows columns, which such a model has."""
+    before, now = ({"words": {"zone": words}} for words in (["A", "B", "G"], ["A", "B"]))
+    dataset = SimpleNamespace(name="zones", source=now)
+    check_unchanged({"source": now}, dataset)
+    with pytest.raises(DataError, match=r"^zones: expected the words of each column as in train"):
+        check_unchanged({"source": before}, dataset)

@@ -176,7 +176,7 @@ def check_unchanged(facts: Mapping[str, Any], dataset: Any) -> None:
         dataset: the data set as it is read now.
 
     Raises:
-        DataError: files, division, classes or scaling differ.
+        DataError: files, division, classes, words or scaling differ.
     """
     before = facts.get("source")
     now = dataset.source
@@ -200,6 +200,14 @@ def check_unchanged(facts: Mapping[str, Any], dataset: Any) -> None:
         raise DataError(
             f"{path}: expected the classes {', '.join(classes)} of the training, got "
             f"{', '.join(dataset.classes)}; another version of fredholm read them: train again"
+        )
+
+    words = before.get("words")
+    if words is not None and words != now.get("words", words):
+        raise DataError(
+            f"{path}: expected the words of each column as in training, got others; a version of "
+            "fredholm that also gave words outside the training split columns read them: train "
+            "again"
         )
 
     column = _first_rescaled(before.get("scaling") or {}, now.get("scaling") or {})

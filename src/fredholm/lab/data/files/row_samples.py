@@ -193,17 +193,93 @@ def _strangers(
     if not len(odd):
         return
     codes = values.codes[odd]
-    word = repr(values.names[codes[0]])
-    count = f"{len(odd):,} rows are"
-    if len(odd) == 1:
-        count = "the row is"
+    word = values.names[codes[0]]
     others = len(np.unique(codes)) - 1
+    where = table.where(int(odd[0]), column)
+    end = _unknown(word, others, len(odd), ordered.names)
+    yield f"{where}: the training files have {end}"
+
+
+def _unknown(
+    word: str,
+    others: int,
+    rows: int,
+    known: Sequence[str],
+) -> str:
+    """Return the end of a remark on words that the training does not have.
+
+    Args:
+        word: the first of them; ``others`` counts the further ones.
+        rows: number of rows with one of them.
+        known: the words of the training.
+    """
+    count = f"{rows:,} rows are"
+    if rows == 1:
+        count = "the row is"
     more = ""
     if others:
         more = f", nor {others} others"
-    yield (
-        f"{table.where(int(odd[0]), column)}: the training files have no {word} in this column"
-        f"{more}; to the model {count} none of {first_of(ordered.names)}"
+    return f"no {word!r} in this column{more}; to the model {count} none of {first_of(known)}"
+
+
+def with_training_words(collection: Collection, training: np.ndarray) -> Collection:
+    """Return rows without the channels of words that no training row has.
+
+    Nothing is learned of such a word. So it is read as an unknown word of a new file is: each
+    channel of its column is 0. A column without any word in the training rows is left out.
+
+    Args:
+        training: numbers of the training rows.
+
+    Raises:
+        DataError: no column is left.
+    """
+    samples = collection.samples
+    columns = []
+    kept: list[int] = []
+    words = {}
+    remarks = []
+    place = 0
+    for column in collection.reading.channels or ():
+        names = collection.words.get(column)
+        if names is None:
+            columns.append(column)
+            kept.append(place)
+            place += 1
+            continue
+
+        channels = np.arange(place, place + len(names))
+        place += len(names)
+        learned = (samples[training, channels[0] : place] == 1).any(0)
+        if not learned.any():
+            remarks.append(f"column {column!r} is left out: no training row has a word there")
+            continue
+        columns.append(column)
+        kept += channels[learned].tolist()
+        words[column] = [name for name, known in zip(names, learned) if known]
+        if not learned.all():
+            strange = samples[:, channels[~learned]] == 1
+            rows = np.flatnonzero(strange.any(1))
+            first = names[channels[~learned][strange[rows[0]].argmax()] - channels[0]]
+            end = _unknown(first, int((~learned).sum()) - 1, len(rows), words[column])
+            where = collection.where(int(rows[0]))
+            remarks.append(f"{where}, column {column!r}: the training rows have {end}")
+
+    if len(kept) == samples.shape[1]:
+        return collection
+    if not kept:
+        raise DataError(f"{collection.name}: no column is left for a model to read: {remarks[0]}")
+    # In place: a large table is in memory once.
+    for number, old in enumerate(kept):
+        samples[:, number] = samples[:, old]
+    return replace(
+        collection,
+        reading=collection.reading.settled(channels=tuple(columns)),
+        samples=samples[:, : len(kept)],
+        channels=tuple(collection.channels[old] for old in kept),
+        words=words,
+        taken=collection.taken | {"columns": first_of(columns)},
+        remarks=[*collection.remarks, *remarks],
     )
 
 

@@ -21,6 +21,7 @@ from .description import describe
 from .labels import check_labels, constant_channels, leaks, with_labels
 from .parts import divide, divided_groups, other_shares
 from .reading import Reading
+from .row_samples import with_training_words
 from .scaling import measure
 from .schema import Entry, marks, schema_of
 from .table import in_words
@@ -61,7 +62,6 @@ class Source:
         self.path = path
         self.asked = reading
         collection = with_labels(collect(path, reading))
-        self.collection = collection
         check_labels(collection)
         if collection.kind == "series" and collection.steps is None:
             constant = constant_channels(collection)
@@ -70,6 +70,9 @@ class Source:
         collection.remarks += divided_groups(collection, self.parts)
         collection.remarks += other_shares(collection, self.parts, float(val))
         self.training = np.flatnonzero(self.parts == 0)
+        if collection.words:
+            collection = with_training_words(collection, self.training)
+        self.collection = collection
         self._check_training()
         collection.remarks += self._untested()
 
