@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -20,7 +21,7 @@ from .parts import named_parts
 from .reading import Reading, refuse_columns
 from .sounds import SUFFIXES as SOUNDS
 from .suffixes import LINES, TEXT_TABLES, stem_of, suffix_of
-from .tables import collect_tables
+from .tables import collect_tables, named_files
 from .ts import collect_ts
 from .writing import Writing
 
@@ -47,6 +48,10 @@ KIND_OF = {
 }
 OF_ONE = ("pictures", "clouds", "sounds", "texts")  # families with one sample per file
 NAMED = ("pictures", "sounds")  # of these, files whose paths a table can hold
+
+FEW = 8  # files that count by their content, however large they are
+# Bytes of all files with one sample each that count by their content: half a second of hashing.
+HASHED = 1 << 28
 
 # Keys of a notation that tables of a format do not have.
 _WITHOUT = {
@@ -120,7 +125,7 @@ def collect(
     if labelled:
         _check_options(result)
         _check_task(result, reading.task)
-    result.files = fingerprint(path, files)
+    result.files = fingerprint(path, files, result.named)
     return result
 
 
@@ -299,38 +304,75 @@ def readable() -> str:
     return ", ".join(sorted(frozenset().union(*FAMILIES.values())))
 
 
+# --- marks of files -------------------------------------------------------------------------------
+
+
 def mark_of(path: Path, reading: Reading) -> str:
-    """Return a mark that changes with the files of a path, without reading their samples; "" if the
-    path holds nothing that can be read. See :func:`fingerprint`.
+    """Return the mark of the files of a path as :func:`collect` does, without reading their
+    samples; "" if the path holds nothing that can be read. See :func:`fingerprint`.
     """
     try:
-        return fingerprint(path, files_of(path, reading)[1])
+        family, files = files_of(path, reading)
+        named: Sequence[Path] = ()
+        if family == "tables":
+            named = _named_by(tuple(files), _stats(files), reading)
+        return fingerprint(path, files, named)
     except DataError:
         return ""
 
 
-def fingerprint(path: Path, files: Sequence[Path]) -> str:
-    """Return a mark that changes with files: by their content, or of more than eight by their names
-    and sizes. Hashing thousands of pictures would take as long as reading them.
+def fingerprint(path: Path, files: Sequence[Path], named: Sequence[Path] = ()) -> str:
+    """Return a mark that changes with files, and stays the same for a copy at another place.
+
+    Tables, arrays and ``.ts`` files count by their content. Files that are one sample each, such as
+    pictures, count by their content if they are at most eight or have :data:`HASHED` bytes in all,
+    else by their names and sizes: hashing more would take as long as reading them.
+
+    Args:
+        path: the file or folder.
+        files: its files.
+        named: pictures or sounds that its tables name.
     """
+    every = [*files, *sorted(set(named))]
+    return _fingerprint(path, tuple(every), _stats(every))
+
+
+def _stats(files: Sequence[Path]) -> tuple[tuple[int, int], ...]:
+    """Return size and time of change of each file, which tell a cache whether it is the same."""
     stats = [file.stat() for file in files]
-    return _fingerprint(path, tuple(files), tuple((s.st_size, s.st_mtime_ns) for s in stats))
+    return tuple((stat.st_size, stat.st_mtime_ns) for stat in stats)
+
+
+@lru_cache(maxsize=8)
+def _named_by(
+    files: tuple[Path, ...],
+    stats: tuple[Any, ...],
+    reading: Reading,
+) -> Sequence[Path]:
+    """Return :func:`named_files`; ``stats`` tell the cache whether the tables are the same."""
+    return named_files(files, reading)
 
 
 @lru_cache(maxsize=64)
 def _fingerprint(
     path: Path,
     files: tuple[Path, ...],
-    stats: tuple[Any, ...],
+    stats: tuple[tuple[int, int], ...],
 ) -> str:
-    """Compute :func:`fingerprint`; ``stats`` only tell the cache whether the files are the same."""
+    """Compute :func:`fingerprint`; ``stats`` tell the cache whether the files are the same."""
+    single = [family_of(file) in (*OF_ONE, None) for file in files]
+    bytes_of_single = sum(size for (size, _), alone in zip(stats, single) if alone)
+    hashed = len(files) <= FEW or bytes_of_single <= HASHED
+    folder = path
+    if path.is_file():
+        folder = path.parent
+
     digest = hashlib.sha256()
-    for file in files:
-        name = file.name
-        if not path.is_file():
-            name = str(file.relative_to(path))
-        mark = str(file.stat().st_size)
-        if len(files) <= 8:
+    for file, (size, _), alone in zip(files, stats, single):
+        mark = str(size)
+        if hashed or not alone:
             mark = sha256(file)
+        # A table may name files outside its folder.
+        name = os.path.relpath(file, folder)
         digest.update(name.encode() + mark.encode())
     return digest.hexdigest()[:16]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,7 @@ class Collection:
         pixels: scale of images in memory: ``bytes`` (integers), ``shares`` of 1, or ``numbers`` on
             another scale.
         files: fingerprint of the files, by which a later change is noticed.
+        named: pictures or sounds that a table names.
         layout: layout of series in a table: ``long`` (one row per time), ``wide`` or ``lists``.
         written: how a table of text is written, by keys of ``--read``.
     """
@@ -89,6 +91,7 @@ class Collection:
     words: dict[str, list[str]] = field(default_factory=dict)
     pixels: str | None = None
     files: str = ""
+    named: Sequence[Path] = ()
     layout: str | None = None
     written: dict[str, str] = field(default_factory=dict)
 

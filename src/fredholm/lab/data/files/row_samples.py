@@ -73,7 +73,7 @@ def texts(table: Table, columns: Columns) -> Collection:
 
 def paths(table: Table, columns: Columns) -> Collection:
     """One path of a picture or of a sound per row, without the rows of unreadable files."""
-    files = _paths(table, columns)
+    files = paths_in(table, columns)
     contents, unread = contents_of(files, columns.reading, columns.labelled)
     found = contents.pop("found", {})
     result = _collection(files, table, columns)
@@ -83,7 +83,7 @@ def paths(table: Table, columns: Columns) -> Collection:
         read = np.setdiff1d(np.arange(len(files)), list(unread))
         result = result.take(read)
     reading = result.reading.settled(**found)
-    return replace(result, reading=reading, **contents)
+    return replace(result, reading=reading, named=files, **contents)
 
 
 def rows(table: Table, columns: Columns) -> Collection:
@@ -283,7 +283,7 @@ def with_training_words(collection: Collection, training: np.ndarray) -> Collect
     )
 
 
-def _paths(table: Table, columns: Columns) -> list[Path]:
+def paths_in(table: Table, columns: Columns) -> list[Path]:
     """Return the paths of a table, relative to its folder.
 
     In training each may occur once: a picture in two splits would be tested on what was learned.

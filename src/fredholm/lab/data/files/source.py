@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 import os
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -321,7 +321,15 @@ class Source:
 
 # --- by path --------------------------------------------------------------------------------------
 
-_KEPT: OrderedDict[Any, Source] = OrderedDict()
+
+class _Kept(NamedTuple):
+    """A source in memory, and the state of the files that its tables name."""
+
+    source: Source
+    named: tuple[Any, ...]
+
+
+_KEPT: OrderedDict[Any, _Kept] = OrderedDict()
 # Sources in memory: the three splits of one are usually asked for one after the other.
 _KEEP = 2
 
@@ -356,10 +364,13 @@ def open_files(
             raise OptionError(f"reading: {error}") from error
     reading.check_rule()
     key = (place, reading, val, _state(place))
-    if key in _KEPT:
+    kept = _KEPT.get(key)
+    # The files that a table names may lie anywhere, so that the state of the path does not tell.
+    if kept is not None and kept.named == _stats(kept.source.collection.named):
         _KEPT.move_to_end(key)
-        return _KEPT[key]
-    result = _KEPT[key] = Source(place, reading, val)
+        return kept.source
+    result = Source(place, reading, val)
+    _KEPT[key] = _Kept(result, _stats(result.collection.named))
     while len(_KEPT) > _KEEP:
         _KEPT.popitem(last=False)
     return result
@@ -370,5 +381,10 @@ def _state(place: Path) -> tuple[Any, ...]:
     files = [place]
     if place.is_dir():
         files = sorted(place.rglob("*"))
+    return _stats(files)
+
+
+def _stats(files: Sequence[Path]) -> tuple[Any, ...]:
+    """Return name, size and time of change of each file; files that are gone are left out."""
     stats = [(str(file), file.stat()) for file in files if file.is_file()]
     return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)

@@ -19,7 +19,7 @@ from .head import HEAD, WORDS, Head
 from .opening import check_unchanged
 from .parts import named_parts
 from .reading import Reading
-from .row_samples import lists, paths, rows, texts, wide
+from .row_samples import lists, paths, paths_in, rows, texts, wide
 from .settling import settle
 from .table import Table, read_head, read_table
 from .time_rows import long
@@ -89,6 +89,26 @@ def collect_tables(
     if trained is None and columns.reading.kind == "rows":
         result.remarks += _of_many_files(files, heads, reading)
     return result
+
+
+def named_files(files: Sequence[Path], reading: Reading) -> list[Path]:
+    """Return the pictures or sounds that tables for training name; none if they name no files.
+
+    Only the column of paths is read.
+
+    Raises:
+        DataError: tables that cannot be read, or a path without a file.
+    """
+    if reading.kind not in (None, "images", "series"):
+        return []
+    first = read_head(files[0], writing=reading.writing)
+    columns = settle(first, reading)
+    column = columns.reading.text
+    if column is None or _OF_KINDS.get(columns.reading.kind or "rows") is not paths:
+        return []
+    others = [read_head(file, writing=reading.writing) for file in files[1:]]
+    table = read_table([first, *others], {column: columns.roles[column]}, strict=False)
+    return paths_in(table, columns)
 
 
 def _with_decimals(head: Head, reading: Reading) -> Writing:
