@@ -176,7 +176,7 @@ BUGS = [
     Bug(
         "groups",
         "a group is divided between training and test",
-        "lab/data/files/parts.py",
+        "lab/data/files/division.py",
         '    if reading.split == "group":',
         '    if reading.split == "groups":',
         ("tests/lab/data/test_files.py::test_groups_are_not_divided_and_the_latest_are_the_test",),

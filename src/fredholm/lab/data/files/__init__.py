@@ -12,7 +12,7 @@ role is given to each column (:mod:`.columns`). Then all rows are cast by these 
 
 Other files: :mod:`.ts`, :mod:`.arrays` and :mod:`.fields`, :mod:`.clouds`, :mod:`.sounds`,
 :mod:`.folders`. All become a :class:`.collection.Collection`, whose labels are checked
-(:mod:`.labels`), and which is divided (:mod:`.parts`), scaled and described.
+(:mod:`.labels`), and which is divided (:mod:`.division`), scaled and described.
 """
 
 from .reading import Reading

@@ -16,10 +16,10 @@ from .array_labels import known_words, word_of
 from .array_samples import collect_clouds, collect_series
 from .casts import Coded
 from .collection import Collection, coded
+from .division import parts_of
 from .fields import collect_fields
 from .named import ANSWERS, CLOUDS, INPUTS, LABELS, PLACES, ArrayFile
 from .opening import check_unchanged
-from .parts import parts_of
 from .reading import Reading, refuse_columns
 
 

@@ -15,9 +15,9 @@ from .arrays import collect_arrays
 from .clouds import SUFFIXES as CLOUDS
 from .collection import Collection, check_range
 from .columns import Trained
+from .division import named_parts
 from .folders import COLUMNS, collect_folders, files_below
 from .guesses import PICTURES
-from .parts import named_parts
 from .reading import Reading, refuse_columns
 from .sounds import SUFFIXES as SOUNDS
 from .suffixes import LINES, TEXT_TABLES, stem_of, suffix_of

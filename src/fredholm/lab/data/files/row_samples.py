@@ -14,9 +14,9 @@ from .casts import Coded
 from .channels import first_of, word_channel
 from .collection import Collection, blocks, in_order
 from .columns import Columns
+from .division import parts_of
 from .folders import contents_of
 from .labels import leaks
-from .parts import parts_of
 from .table import Table
 
 

@@ -18,8 +18,8 @@ from .casts import Coded
 from .channels import first_of
 from .collect import collect
 from .description import describe
+from .division import divide, divided_groups, other_shares
 from .labels import check_labels, constant_channels, leaks, with_labels
-from .parts import divide, divided_groups, other_shares
 from .reading import Reading
 from .row_samples import with_training_words
 from .scaling import measure

@@ -14,10 +14,10 @@ from .casts import Coded
 from .channels import SHOWN, channels_flag, first_of, group_remark
 from .collection import Collection, listed, looks_continuous
 from .columns import Columns, Trained
+from .division import named_parts
 from .guesses import IDS, called, grow_from_row_to_row
 from .head import HEAD, WORDS, Head
 from .opening import check_unchanged
-from .parts import named_parts
 from .reading import Reading
 from .row_samples import lists, paths, paths_in, rows, texts, wide
 from .settling import settle

@@ -8,7 +8,7 @@ from ....errors import DataError
 from .casts import Coded
 from .collection import Collection, in_order
 from .columns import Columns
-from .parts import parts_of
+from .division import parts_of
 from .row_samples import present
 from .table import Table
 from .times import clock_of

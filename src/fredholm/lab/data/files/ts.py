@@ -12,7 +12,7 @@ import numpy as np
 from ....errors import DataError
 from ..formats import read_utf8
 from .collection import Collection, coded, looks_continuous, numbered
-from .parts import parts_of
+from .division import parts_of
 from .reading import Reading
 from .table import in_words
 from .writing import PLAIN, is_number
