@@ -88,6 +88,40 @@ def test_concurrent_comparisons_keep_each_others_tasks(tmp_path):
     assert all(row["runs"] for task in found["tasks"] for row in task["rows"])
 
 
+def write_rows(path, sign):
+    path.parent.mkdir()
+    rows = [f"{sign * n},{n % 7},{'ab'[n % 2]}" for n in range(60)]
+    path.write_text("\n".join(["x,y,label", *rows]))
+    return str(path)
+
+
+def test_tasks_of_one_name_are_refused(tmp_path):
+    first = write_rows(tmp_path / "a" / "data.csv", 1)
+    second = write_rows(tmp_path / "b" / "data.csv", -1)
+    out = tmp_path / "out"
+    changes = ("training.epochs=1", "schedule.warmup_epochs=0")
+    setting = Setting(changes=(*changes, "model.body.depth=1", "model.body.dim=8"))
+    with pytest.raises(OptionError, match=r"got .*a/data.csv' and .*b/data.csv', both named"):
+        compare([first, second], "softmax", out, setting=setting)
+    assert not out.exists()
+
+    done = compare([first], "softmax", out, setting=setting)
+    with pytest.raises(OptionError, match="expected the files with which 'data' was compared"):
+        compare([second], "softmax", out, setting=setting)
+    assert compare([first], "softmax", out, setting=setting) == done
+
+
+def test_another_recipe_does_not_replace_a_task_of_its_name(done, tmp_path):
+    _, results = done
+    entry = results["tasks"][0]
+    mine = tmp_path / "digits.yaml"
+    mine.write_text("name: digits\ndata: {name: digits}\nmodel: {name: backbone_nano}\n")
+    (tmp_path / "compare.json").write_text(json.dumps(results))
+    with pytest.raises(OptionError, match="expected the recipe with which 'digits' was compared"):
+        compare([str(mine)], "softmax", tmp_path, setting=SETTING)
+    assert json.loads((tmp_path / "compare.json").read_text())["tasks"] == [entry]
+
+
 def test_a_recipe_is_compared_without_its_initial_weights():
     with pytest.warns(UserWarning, match="compared without init_from"):
         task = find_task("itnet-paraphrase")
@@ -296,6 +330,7 @@ def test_tasks_are_valid_recipes(name):
     [
         (["--task", "digit"], "did you mean 'digits'"),
         (["--operators", "softmax,gruu"], "did you mean 'gru'"),
+        (["--task", "digits,digits"], "both named 'digits'; rename one, or leave it out"),
         (["--operators", "gru,gru"], "expected each of them once"),
         (["--budget", "money"], "budget: expected one of params, flops, time, got 'money'"),
         (["--budget", "time"], "minutes: expected a number with budget 'time', got None"),

@@ -117,8 +117,8 @@ def compare(
         trust_code: of run folders as tasks, see :func:`fredholm.training.load_recipe`.
 
     Raises:
-        OptionError: unknown tasks or operators, numbers below 1, or a folder with results of
-            another setting.
+        OptionError: unknown tasks or operators, two tasks of one name, numbers below 1, or a
+            folder with results of another setting, or of another task of the same name.
         RecipeError: a task whose recipe does not fit.
         TrustError: a run folder whose recipe imports a file, without ``trust_code``.
         Interrupted: Ctrl-C; the same command continues.
@@ -131,6 +131,7 @@ def compare(
 
     # Tasks come first: what their recipes import may register operators.
     chosen = [find_task(name, trust_code=trust_code) for name in tasks]
+    _refuse_equal_names(tasks, chosen)
     contenders = read_contenders(operators)
     # A folder of another setting is refused before sizes are solved, which takes a while.
     tables.open_results(place, setting)
@@ -151,9 +152,7 @@ def compare(
         return the contents of ``compare.json``.
         """
         results = tables.open_results(place, setting)
-        names = {entry["name"] for entry in entries}
-        others = [task for task in results["tasks"] if task["name"] not in names]
-        results["tasks"] = [*others, *entries]
+        tables.put(results, entries)
         for run, row in rows:
             tables.add(results, run.task, run.operator, row)
         tables.write(place, results)
@@ -183,6 +182,18 @@ def compare(
         results = record()
         tables.write_page(place, results)
     return results
+
+
+def _refuse_equal_names(sources: list[str], tasks: list[ComparedTask]) -> None:
+    """Refuse two tasks of one name, whose runs would lie in one folder."""
+    first: dict[str, str] = {}
+    for source, task in zip(sources, tasks):
+        if task.name in first:
+            raise OptionError(
+                f"task: expected tasks of different names, got {first[task.name]!r} and "
+                f"{source!r}, both named {task.name!r}; rename one, or leave it out"
+            )
+        first[task.name] = source
 
 
 def _lock(place: Path) -> FileLock:
@@ -245,6 +256,9 @@ def plan(
         setting: the budget.
         seeds: runs of each contender, with seeds 0, 1, …
         say: receives one line per contender.
+
+    Raises:
+        OptionError: the folder has results of another task of this name.
     """
     # The recipe of the reference has what all contenders share: data, encoder, training.
     common = make_recipe(task, REFERENCE, setting.changes)
@@ -253,12 +267,20 @@ def plan(
     name, direction = objective.metric
     metric = name.removeprefix("val_")
 
-    saved = place / task.name / "sizes.json"
+    # The runs of another task of this name must stay.
     files = data_mark(common)
+    identity = {
+        "name": task.name,
+        "recipe_mark": recipe_mark(common),
+        "files_mark": files,
+    }
+    tables.refuse_other(tables.open_results(place, setting), identity)
+
+    saved = place / task.name / "sizes.json"
     mark = digest_json(
         {
             "setting": asdict(setting),
-            "recipe": recipe_mark(common),
+            "recipe": identity["recipe_mark"],
             "files": files,
         }
     )
@@ -294,7 +316,7 @@ def plan(
             runs.append(Run(task.name, label, seed, metric, cell))
 
     entry = {
-        "name": task.name,
+        **identity,
         "title": task.title,
         "recipe": task.recipe,
         "samples": len(dataset),

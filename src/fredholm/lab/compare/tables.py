@@ -60,6 +60,45 @@ def read_results(place: Path) -> Row:
     return results
 
 
+def put(results: Row, entries: list[Row]) -> None:
+    """Put the entries of tasks into ``results``, in place of those that an earlier call made.
+
+    Raises:
+        OptionError: see :func:`refuse_other`.
+    """
+    for entry in entries:
+        refuse_other(results, entry)
+    names = {entry["name"] for entry in entries}
+    others = [task for task in results["tasks"] if task["name"] not in names]
+    results["tasks"] = [*others, *entries]
+
+
+def refuse_other(results: Row, entry: Row) -> None:
+    """Refuse a task that has the name of another one in ``results``.
+
+    Runs lie in the folder of their task's name, so that those of the other task would be lost.
+
+    Args:
+        results: content of ``compare.json``.
+        entry: of the task, with its ``name``, ``recipe_mark`` and ``files_mark``.
+
+    Raises:
+        OptionError: a task of this name with another recipe or other files.
+    """
+    for task in results["tasks"]:
+        if task["name"] != entry["name"]:
+            continue
+        # Tables of earlier versions have no marks.
+        for what in ("files", "recipe"):
+            key = f"{what}_mark"
+            if key in task and task[key] != entry[key]:
+                raise OptionError(
+                    f"task: expected the {what} with which {task['name']!r} was compared before, "
+                    f"got another task of this name, or its {what} have changed since; choose "
+                    "another --out, or rename the task"
+                )
+
+
 def add(
     results: Row,
     task: str,
