@@ -94,7 +94,8 @@ def measure(
     # A file may be imported by several recipes; the order of the first imports is kept.
     files: dict[str, None] = {}
     for task in results["tasks"]:
-        files |= dict.fromkeys(map(str, code_of(task["recipe"])))
+        changes = [*task["overrides"], *results["setting"]["changes"]]
+        files |= dict.fromkeys(map(str, code_of(task["recipe"], changes)))
     code = import_files([*files], folder, trust_code)
     speed: dict[str, Any] = {
         "machine": describe_machine(),

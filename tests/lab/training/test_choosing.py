@@ -582,6 +582,25 @@ def test_a_user_defined_operator_is_compared_and_its_file_runs_once(walks, tmp_p
     assert (tmp_path / "mine.log").read_text() == "ran\n"
 
 
+def test_an_operator_is_registered_by_the_changes(tmp_path, monkeypatch):
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "near.py").write_text(OWN.format(name="near_compared"))
+    monkeypatch.chdir(home)
+    small = ("training.epochs=1", "schedule.warmup_epochs=0", "data.limit=128")
+    changes = ("import=near.py", *small, "model.body.depth=1", "model.body.dim=8")
+    sets = [part for change in changes for part in ("--set", change)]
+    operators = ["--operators", "near_compared"]
+    assert main(["compare", "--task", "digits", *operators, *sets, "--out", "table"]) == 0
+    told = yaml.safe_load(next((home / "table").rglob("recipe.yaml")).read_text())
+    assert told["operator"]["name"] == "near_compared"
+
+    (home / "next.py").write_text(OWN.format(name="next_compared"))
+    given = {"operators": "next_compared", "changes": ("import=next.py", *changes[1:])}
+    opened = open_search("digits", 0.1, out=tmp_path / "out", timer=Ticks(), **given)
+    assert list(opened.trials.contenders) == ["next_compared"]
+
+
 PARTS = """
 import torch
 from fredholm.data import Entry, SequenceDataset, register_dataset

@@ -261,7 +261,7 @@ def test_a_saved_recipe_loads_unchanged(tmp_path):
     ]
 
 
-def test_an_imported_operator_can_be_named(tmp_path):
+def test_an_imported_operator_can_be_named(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(
         "from fredholm.operators import register_operator\n"
         "from fredholm.families.softmax.operator import SoftmaxAttention\n"
@@ -273,8 +273,25 @@ def test_an_imported_operator_can_be_named(tmp_path):
     recipe = load_recipe(file)
     assert (recipe.name, recipe.operator.name) == ("own", "mine")
     (tmp_path / "broken.py").write_text("1 / 0\n")
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(RecipeError, match=r"import: broken.py failed: ZeroDivisionError"):
         load_recipe(file, ["import=broken.py"])
+
+
+def test_imports_of_overrides_are_relative_to_the_working_directory(tmp_path, monkeypatch):
+    home = tmp_path / "home"
+    home.mkdir()
+    for folder in (home, tmp_path):
+        (folder / "twice.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    mine = home / "mine.yaml"
+    mine.write_text("import: twice.py\ndata: {name: digits}\nmodel: itnet_nano\n")
+    assert load_recipe(mine).imports == [str(home / "twice.py")]
+    for source in (mine, "digits"):
+        found = load_recipe(source, ["import=twice.py"])
+        assert found.imports == [str(tmp_path / "twice.py")]
+    with pytest.raises(RecipeError, match="import: expected"):
+        load_recipe("digits", ["import=5"])
 
 
 def test_unknown_recipes_are_named():

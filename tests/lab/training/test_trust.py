@@ -7,6 +7,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from evidence.choosing import speed
@@ -14,7 +15,8 @@ from evidence.choosing import speed
 from fredholm.errors import TrustError
 from fredholm.integral import registry
 from fredholm.lab.cli.main import main
-from fredholm.lab.compare import choose, compare
+from fredholm.lab.compare import Setting, choose, compare
+from fredholm.lab.compare.saved import Pick, comparison_code, splits_of
 from fredholm.lab.training.grid import recipe_cell, train_cell
 from fredholm.training import (
     compress_run,
@@ -182,6 +184,40 @@ def test_weights_of_a_run_with_untrusted_code_are_refused(sent):
     assert executed(sent) == 0
     assert not (sent.parent / "next").exists()
     train(load_recipe("digits", chosen), sent.parent / "next", trust_code=True)
+    assert executed(sent) == 1
+
+
+def test_code_that_an_override_names_beside_a_run_folder_needs_trust(sent, monkeypatch):
+    monkeypatch.chdir(sent.parent)
+    changes = ["import=sent/code/mine.py"]
+    out = sent.parent / "out"
+    given = {"changes": changes, "operators": "gru", "out": out}
+    calls = (
+        lambda **trust: load_recipe(sent, changes, **trust),
+        lambda **trust: compare(
+            [str(sent)], "gru", out, setting=Setting(changes=(*changes,)), **trust
+        ),
+        lambda **trust: choose(str(sent), **given, **trust),
+    )
+    for call in calls:
+        with pytest.raises(TrustError):
+            call()
+    assert main(["train", "sent", *changes]) == 2
+    assert executed(sent) == 0
+    assert load_recipe("digits", changes).imports == [str(sent / "code" / "mine.py")]
+    assert executed(sent) == 1, "beside a recipe of one's own, naming a file is enough"
+
+
+def test_code_that_the_changes_of_a_comparison_name_needs_trust(sent, monkeypatch):
+    monkeypatch.chdir(sent.parent)
+    setting = {"source": "digits", "changes": ["import=sent/code/mine.py"]}
+    (sent / "choice.json").write_text(json.dumps({"setting": setting}))
+    assert comparison_code(sent) == [sent / "code" / "mine.py"]
+    pick = Mock(spec=Pick)
+    with pytest.raises(TrustError):
+        splits_of(sent, pick)
+    assert executed(sent) == 0
+    splits_of(sent, pick, trust_code=True)
     assert executed(sent) == 1
 
 

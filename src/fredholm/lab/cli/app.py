@@ -158,7 +158,7 @@ def train(
         if training.first_process():
             training.check_folder(runs / found.name, resume, overwrite)
 
-    show.trusted_code(recipe, trust_code)
+    show.trusted_code(recipe, trust_code, changes)
     loaded = training.load_recipe(recipe, changes, trust_code=trust_code, first=check)
     result = training.train(
         loaded,
@@ -183,7 +183,7 @@ def plan(
     """Estimate what a training costs on this machine: parameters, memory, minutes."""
     from .. import training
 
-    show.trusted_code(recipe, trust_code)
+    show.trusted_code(recipe, trust_code, overrides or [])
     loaded = training.load_recipe(recipe, overrides or [], trust_code=trust_code)
     show.run_plan(training.plan_run(loaded, steps, trust_code=trust_code), json)
 

@@ -88,7 +88,7 @@ def recommend(
     from ..compare import choose
     from ..compare.report import to_markdown
 
-    show.trusted_code(source, trust_code)
+    show.trusted_code(source, trust_code, changes)
 
     # The training command of the recommendation. It repeats the flags of the files as they were
     # typed, not as the changes to a recipe that the search makes of them.
@@ -138,13 +138,14 @@ def tabulate(
     chosen = tasks.split(",")
     if tasks == "all":
         chosen = comparison.list_tasks()
+    options = comparison.Setting(*setting)
     for each in chosen:
-        show.trusted_code(each, trust_code)
+        show.trusted_code(each, trust_code, options.changes)
     results = comparison.compare(
         chosen,
         operators,
         out,
-        setting=comparison.Setting(*setting),
+        setting=options,
         seeds=seeds,
         report=typer.echo,
         worker=worker,

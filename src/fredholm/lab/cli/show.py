@@ -45,8 +45,13 @@ def _table(columns: Sequence[str], rows: list[list[Any]]) -> None:
     Console().print(table)
 
 
-def trusted_code(source: Any, trust_code: bool) -> None:
-    """Name on stderr the files that ``--trust-code`` allows to run, before they run.
+def trusted_code(
+    source: Any,
+    trust_code: bool,
+    overrides: Sequence[str] = (),
+) -> None:
+    """Name on stderr the files that ``--trust-code`` allows to run, before they run: those that the
+    source and overrides of its recipe import.
 
     Nothing is refused here: without the flag, whatever loads the source raises TrustError.
     """
@@ -54,13 +59,14 @@ def trusted_code(source: Any, trust_code: bool) -> None:
         return
     from .. import training
     from ..compare.saved import comparison_code, is_comparison
+    from ..training.recipe_files import override_code
 
     place = Path(source)
     found = []
     if is_comparison(place):
         found = comparison_code(place)
     elif place.is_file() or (place / "recipe.yaml").is_file():
-        found = training.imported_code(place)
+        found = [*training.imported_code(place), *override_code(overrides)]
     for path in found:
         typer.echo(f"--trust-code: executing {str(path)!r}", err=True)
 

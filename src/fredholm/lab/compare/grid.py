@@ -18,6 +18,7 @@ from ..training.folder import RunFolder
 from ..training.grid import Cell, Grid, quiet, recipe_cell, recipe_mark, safe_name, scores_of
 from ..training.metrics import defined
 from ..training.own_files import data_mark
+from ..training.recipe_files import import_overrides
 from ..training.tasks import task_of
 from . import tables
 from .budgets import (
@@ -44,7 +45,8 @@ class Setting:
         budget: ``params``; ``flops`` of one sample forward; or ``time``: as many epochs as fit in
             ``minutes``, at the widths of ``params``.
         minutes: of one training, with ``time``.
-        changes: further overrides of every task's recipe.
+        changes: further overrides of every task's recipe. What they ``import`` is imported before
+            the tasks are read.
 
     Raises:
         OptionError: an unknown budget, or minutes that do not go with it.
@@ -129,7 +131,8 @@ def compare(
     if seeds < 1:
         raise OptionError(f"seeds: expected 1 or more, got {seeds}; give a larger number")
 
-    # Tasks come first: what their recipes import may register operators.
+    # Imports come first: what the changes and the recipes import may register operators.
+    import_overrides(tasks, setting.changes, trust_code=trust_code)
     chosen = [find_task(name, trust_code=trust_code) for name in tasks]
     _refuse_equal_names(tasks, chosen)
     contenders = read_contenders(operators)

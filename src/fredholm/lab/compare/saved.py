@@ -255,12 +255,14 @@ def splits_of(
 
 
 def comparison_code(folder: str | Path) -> list[Path]:
-    """Return the files that the recipe of a comparison imports, without executing them.
+    """Return the files that the recipe of a comparison and its changes import, without executing
+    them.
 
     Raises:
         RecipeError: the recipe cannot be read.
     """
-    return code_of(_read_results(Path(folder)).get("setting", {}).get("source", ""))
+    setting = _read_results(Path(folder)).get("setting", {})
+    return code_of(setting.get("source", ""), setting.get("changes", ()))
 
 
 def refuse_comparison(folder: str | Path) -> None:

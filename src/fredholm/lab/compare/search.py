@@ -20,6 +20,7 @@ from ..training.grid import Report, quiet, recipe_mark
 from ..training.leases import hold
 from ..training.metrics import METRICS, title_of
 from ..training.own_files import free_name
+from ..training.recipe_files import import_overrides
 from ..training.tasks import task_of
 from . import report as words
 from .budgets import REFERENCE, make_recipe, width_override
@@ -118,7 +119,8 @@ def open_search(
     """
     given = SearchOptions(**options)
 
-    # The task comes first: what its recipe imports may register operators.
+    # Imports come first: what the changes and the recipe import may register operators.
+    import_overrides([source], given.changes, trust_code=given.trust_code)
     task = find_task(str(source), tuple(given.changes), trust_code=given.trust_code)
     contenders = read_contenders(given.operators)
     place = Path(given.out or Path("runs") / f"compare-{task.name}")

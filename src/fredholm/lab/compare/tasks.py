@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from ..checkout import where_to_get
 from ..data.registry import get_entry
 from ..training.own_files import names_files
 from ..training.recipe import Recipe
-from ..training.recipe_files import imported_code, load_recipe
+from ..training.recipe_files import imported_code, load_recipe, override_code
 from ..training.recipe_paths import list_recipes
 from ..training.recipe_text import parse, plain
 from ..training.sweeps import split_values
@@ -136,17 +137,22 @@ def _names_recipe(source: str) -> bool:
     return (Path(source) / "recipe.yaml").is_file()
 
 
-def code_of(source: str | dict[str, Any]) -> list[Path]:
-    """Return the files that the recipe behind a source imports, without executing them.
+def code_of(
+    source: str | dict[str, Any],
+    changes: Sequence[str] = (),
+) -> list[Path]:
+    """Return the files that the recipe behind a source and changes of it import, without executing
+    them.
 
     Raises:
         RecipeError: the recipe cannot be read.
     """
+    code = override_code(changes)
     if isinstance(source, dict):
-        return imported_code(source)
+        return [*imported_code(source), *code]
     if source in _TASKS or names_files(source) or not _names_recipe(source):
-        return []
-    return imported_code(Path(source).expanduser().absolute())
+        return code
+    return [*imported_code(Path(source).expanduser().absolute()), *code]
 
 
 def _backbone_overrides(recipe: Recipe) -> tuple[str, ...]:

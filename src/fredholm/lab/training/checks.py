@@ -71,8 +71,8 @@ def import_files(files: list[str], folder: Path, trust_code: bool = True) -> lis
     if untrusted:
         names = ", ".join(map(repr, untrusted))
         raise TrustError(
-            f"{folder}: its recipe imports {names}, which would be executed; read it, and if you "
-            "trust it, add --trust-code (in Python: trust_code=True)"
+            f"import: expected trusted code with a run folder, got {names}, which would be "
+            "executed; read it, and if you trust it, add --trust-code (in Python: trust_code=True)"
         )
 
     for name, path in zip(files, paths):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from hashlib import sha256
 from pathlib import Path
@@ -36,6 +36,10 @@ class Override(NamedTuple):
     @property
     def replaces_operator(self) -> bool:
         return self.path in (["operator"], ["operator", "name"])
+
+    @property
+    def names_imports(self) -> bool:
+        return self.path == ["import"]
 
 
 def _read_override(text: str) -> Override:
@@ -126,10 +130,14 @@ def load_recipe(
     ``source`` is a built-in name, a path, a run folder or plain data. A path of samples stands for
     the recipe that reads them. If it names no model, the usual one for their kind is taken.
 
-    Files named by ``import`` are resolved against the recipe's own folder and imported, so that the
-    operators that they register can be named. A recipe that is named as a file is the user's own,
-    and its imports are executed. A run folder may come from somebody else: its imports are executed
-    only with ``trust_code``, or if this process has imported the same content already.
+    Files named by ``import`` are imported, so that the operators that they register can be named.
+    Those that the recipe names are relative to its folder. Those that an override names replace
+    them, and are relative to the working directory, like every path on a command line.
+
+    A recipe that is named as a file is the user's own, and its imports are executed. A run folder
+    may come from somebody else: with it, imports are executed only with ``trust_code``, or if this
+    process has imported the same content already. This holds for those of overrides too, which may
+    name files inside the folder.
 
     The recipe is checked before any sample is read. ``first`` is called between the two, for
     further checks that need no samples, such as that of a run folder.
@@ -153,7 +161,7 @@ def load_recipe(
 
     recipe = _validate_without_samples(raw)
     trusted = trust_code or contents.is_users_own
-    imports = import_files(recipe.imports, contents.folder, trusted)
+    imports = import_files(recipe.imports, _import_folder(contents, overrides), trusted)
     recipe.imports = imports
     check(recipe)
     if first is not None:
@@ -184,6 +192,58 @@ def imported_code(source: str | Path | dict[str, Any]) -> list[Path]:
     contents = _read(source)
     recipe = _validate_without_samples(named(contents.raw))
     return code_files(recipe.imports, contents.folder)
+
+
+def override_code(overrides: Sequence[str]) -> list[Path]:
+    """List the files that overrides import, without executing them; they are relative to the
+    working directory.
+
+    Raises:
+        RecipeError: an override that cannot be read, or a missing file.
+    """
+    return code_files(_override_imports(overrides), Path.cwd())
+
+
+def import_overrides(
+    sources: Iterable[str | Path | dict[str, Any]],
+    overrides: Sequence[str],
+    *,
+    trust_code: bool = False,
+) -> None:
+    """Import the files that overrides name, before the recipes of ``sources`` are read.
+
+    What the files register can then be named outside of the recipes too.
+
+    Raises:
+        RecipeError: a missing file, or one that fails to import.
+        TrustError: one of the sources is a run folder, without ``trust_code``; see
+            :func:`load_recipe`.
+    """
+    trusted = trust_code or not any(map(_in_run_folder, sources))
+    import_files(_override_imports(overrides), Path.cwd(), trusted)
+
+
+def _override_imports(overrides: Sequence[str]) -> list[str]:
+    """Return the files that overrides name as ``import``, as they are typed.
+
+    A value of another type is left to the recipe's own checks.
+    """
+    files: Any = []
+    for change in map(_read_override, overrides):
+        if change.names_imports:
+            files = change.value
+    if isinstance(files, str):
+        return [files]
+    if isinstance(files, list) and all(isinstance(name, str) for name in files):
+        return files
+    return []
+
+
+def _import_folder(contents: RecipeContents, overrides: Sequence[str]) -> Path:
+    """Return the folder from which the imports of a recipe with overrides start."""
+    if any(change.names_imports for change in map(_read_override, overrides)):
+        return Path.cwd()
+    return contents.folder
 
 
 def code_digests(recipe: Recipe) -> dict[str, str]:
@@ -228,10 +288,19 @@ def _read(source: str | Path | RawRecipe) -> RecipeContents:
     raw = _read_file(path)
     raw.setdefault("name", path.stem)
 
-    named_by_folder = Path(source).is_dir() and path.parent == Path(source)
-    in_run_folder = path.name == "recipe.yaml" and has_results(path.parent)
-    is_users_own = not named_by_folder and not in_run_folder
-    return RecipeContents(raw, path.resolve().parent, is_users_own)
+    return RecipeContents(raw, path.resolve().parent, not _in_run_folder(source))
+
+
+def _in_run_folder(source: str | Path | RawRecipe) -> bool:
+    """Tell whether a source is a run folder, or the recipe in one, whose code may be somebody
+    else's.
+    """
+    if isinstance(source, dict) or names_files(source):
+        return False
+    path = Path(source)
+    if path.is_dir():
+        return (path / "recipe.yaml").is_file()
+    return path.name == "recipe.yaml" and has_results(path.parent)
 
 
 def _read_file(path: Path) -> RawRecipe:
