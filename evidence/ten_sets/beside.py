@@ -21,6 +21,8 @@ def further(search: Search, labels: Sequence[str], seeds: int) -> list[Row]:
         runs = [row for row in rows if row["operator"] == label]
         lr = runs[0]["lr"]
         for seed in sorted(set(range(seeds)) - {row["seed"] for row in runs}):
+            if search.trials.repeats(label, seed):
+                continue
             cell = search.finals.cell(label, lr, steps, seed)
             row = {"operator": label, "lr": lr, "seed": seed}
             found.append(row | search.trials.compute(label, cell))

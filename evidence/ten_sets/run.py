@@ -125,7 +125,9 @@ def _outcome(state: dict[str, Any], rows: list[Row]) -> Row:
     }
     for other in (MINIROCKET, GRU, *PLAIN):
         if other != verdict["pick"] and other in by_name:
-            found = compared(rows, verdict["pick"], other, higher, state["each"])
+            found = compared(
+                rows, verdict["pick"], other, higher, state["each"], folds=state["folds"]
+            )
             result["beside"].append(found | {"sure": is_sure(found), "p": mcnemar(rows, found)})
     return result
 

@@ -21,7 +21,7 @@ from fredholm.lab.cli.main import main
 from fredholm.lab.compare import choose, finals, halving, splits, trial, trials
 from fredholm.lab.compare import search as searching
 from fredholm.lab.compare.clock import Clock, Pace, share_steps
-from fredholm.lab.compare.plain import BOOSTING, MINIROCKET, boosting, words
+from fredholm.lab.compare.plain import BOOSTING, MINIROCKET, PLAIN, boosting, words
 from fredholm.lab.compare.report import to_markdown
 from fredholm.lab.compare.saved import load_pick
 from fredholm.lab.compare.search import open_search
@@ -29,7 +29,7 @@ from fredholm.lab.compare.splits import Splits
 from fredholm.lab.compare.stress import halve, keep, lose
 from fredholm.lab.compare.tasks import find_task, options_of, read_contenders
 from fredholm.lab.compare.trials import Trials
-from fredholm.lab.compare.verdict import conclude, is_sure, paired_interval
+from fredholm.lab.compare.verdict import compared, conclude, is_sure, paired_interval
 from fredholm.lab.training.failures import Interrupted, TrainingFailed
 from fredholm.lab.training.leases import InUseError, hold, read_holder
 from fredholm.training import load_recipe, predict
@@ -189,6 +189,64 @@ def test_slow_trials_are_reused_after_a_resume(walks, tmp_path, monkeypatch):
     again = go_on()
     assert again["rungs"] == state["rungs"]
     assert {name for name in work.done[len(done) :] if not name.startswith("final")} == set()
+
+
+def judged_by_seed(splits, cell, report):
+    """Return the result of a trial at once; its scores follow from its seed and fold."""
+    cell.place.mkdir(parents=True)
+    operator = cell.settings["method"] == "model"
+    seed = cell.given.recipe.seed
+    score = 0.5 + 0.3 * operator + 0.01 * seed
+    judged = {"score": score, "loss": 1.0, "per_class": {}}
+    result = {"val": judged, "steps": 20 * operator, "seconds": 1.0}
+    return result | ({"test": judged | {"each": "01"}} if cell.settings["test"] else {})
+
+
+@pytest.mark.parametrize(("change", "folds"), [("data.limit=24", 1), ("data.limit=null", 5)])
+def test_a_method_that_draws_nothing_has_one_row_per_fold(
+    change, folds, walks, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(trials, "run_trial", judged_by_seed)
+    given = {"operators": "softmax", "out": tmp_path, "changes": (*CHANGES, change)}
+    state = choose(walks, 10.0, seeds=7, timer=Ticks(), **given)
+    assert state["folds"] == folds
+    lines = {line["operator"]: line for line in state["verdict"]["table"]}
+    seeds = {name: line["seeds"] for name, line in lines.items()}
+    assert seeds == {"softmax": 7, MINIROCKET: 7, BOOSTING: folds}
+    assert lines[MINIROCKET]["sd"] > 0, "each seed draws other convolutions"
+    assert (lines[BOOSTING]["sd"] is None) == (folds == 1)
+
+    rows_ = state["finals"]["rows"]
+    given_ = {"higher": True, "each": True, "folds": folds}
+    found = compared(rows_, "softmax", BOOSTING, **given_)
+    assert found["seeds"] == 7, "each seed is compared with the one result on its fold"
+    mean, low, high = found["over_seeds"]
+    assert low < mean < high
+    alone = compared(rows_, BOOSTING, BOOSTING, **given_)
+    assert alone["seeds"] == folds
+    assert (alone["over_seeds"] is None) == (folds == 1)
+
+    # A state of an earlier version repeats the row for every seed.
+    first = next(row for row in rows_ if row["operator"] == BOOSTING)
+    repeated = [*rows_, *({**first, "seed": seed} for seed in range(folds, 7))]
+    changed = {**state, "finals": {**state["finals"], "rows": repeated}}
+    (tmp_path / "choice.json").write_text(json.dumps(changed))
+    again = choose(walks, 10.0, seeds=7, timer=Ticks(), **given)
+    assert again["verdict"] == state["verdict"]
+
+
+def test_methods_draw_by_the_seed_as_they_state(walks, tmp_path):
+    path = tmp_path / "said.csv"
+    lines = [f"{'a fine' if n % 2 else 'a dull'} film {n},{n % 2}" for n in range(40)]
+    path.write_text("\n".join(["text,label", *lines]))
+    series = Splits(load_recipe(str(walks), CHANGES)).train
+    texts = Splits(load_recipe(str(path))).train
+    cases = ((BOOSTING, series), (MINIROCKET, series), (BOOSTING, texts), ("words", texts))
+    for name, samples in cases:
+        method = PLAIN[name]
+        inputs, _ = samples.batch(torch.arange(len(samples)))
+        one, other = (method.fit(samples, seed)(inputs) for seed in (0, 1))
+        assert torch.equal(one, other) != method.draws
 
 
 def test_further_seeds_of_a_finalist_do_not_change_the_search(chosen, walks, tmp_path):

@@ -69,13 +69,15 @@ class Finals:
 
         They are the best of ``alive``, those named in ``always``, and the methods beside the
         operators. The methods are fitted first, so that their time is known when the steps are
-        shared.
+        shared. One that draws nothing has one row per fold, however many seeds there are.
         """
         finals = self.state["finals"]
         plain = self._beside()
         rows = {}
         for row in finals["rows"]:
-            rows[row["operator"], row["seed"]] = row
+            # Earlier versions repeated such a row for each further seed.
+            if not self.trials.repeats(row["operator"], row["seed"]):
+                rows[row["operator"], row["seed"]] = row
         spent = self.trials.clock.spent
         self._round(plain, {}, 0, rows)
         if "plain_seconds" not in finals:
@@ -100,13 +102,14 @@ class Finals:
         entrants += plain
 
         for seed in range(seeds):
-            cells = [self.cell(label, lr, steps, seed) for label, lr in entrants]
+            new = [entry for entry in entrants if not self.trials.repeats(entry[0], seed)]
+            cells = [self.cell(label, lr, steps, seed) for label, lr in new]
             needed = rounds_of(paces, steps) + finals["plain_seconds"]
             late = needed > self.trials.clock.left
             if seed and late and not all(map(self.trials.known, cells)):
                 self.say(f"the time is up after {seed} of {seeds} seeds ({self.trials.clock})")
                 break
-            self._round(entrants, steps, seed, rows)
+            self._round(new, steps, seed, rows)
 
     def _beside(self) -> Alive:
         """Return the methods beside the operators that can read the samples.

@@ -52,6 +52,7 @@ class Method:
         fit: fits it to training samples, with a seed.
         view: turns a data set into one whose batches the fitted method reads.
         numbers: whether it also predicts numbers; else only classes.
+        draws: whether its fit depends on the seed.
         start: the pretrained start behind it, whose weights must be fetched, or None.
     """
 
@@ -61,6 +62,7 @@ class Method:
     fit: Callable[[Any, int], Fitted]
     view: Callable[[Any], Any] = lambda dataset: dataset
     numbers: bool = True
+    draws: bool = False
     start: Start | None = None
 
 
@@ -228,6 +230,7 @@ PLAIN = {
         lambda data: data.kind.sampled,
         "series",
         minirocket,
+        draws=True,
     ),
     WORDS: Method(
         "logistic regression on words",

@@ -356,7 +356,13 @@ class Search:
         if state["percent"]:
             resolution = 1 / max(1, state["samples"]["val"])
         rows = state["finals"]["rows"]
-        verdict = conclude(rows, state["higher"], state["each"], resolution)
+        verdict = conclude(
+            rows,
+            state["higher"],
+            state["each"],
+            resolution,
+            state["folds"],
+        )
         state["verdict"] = verdict
         if not verdict:
             error = rows[0]["error"]

@@ -188,8 +188,9 @@ class Trials:
         fold = fold % self.splits.folds
         final = rung == FINAL
         if label in PLAIN:
-            # Only the fold makes a difference to these methods.
-            seed = fold
+            # To a method that draws nothing only the fold makes a difference.
+            if not PLAIN[label].draws:
+                seed = fold
             method = label
             seconds = 60.0
         else:
@@ -219,6 +220,16 @@ class Trials:
         parts += [f"fold={fold}", f"seed={seed}"]
         folder = self.place / "trials" / ",".join(parts)
         return Cell(settings, folder, Given(recipe, most))
+
+    def repeats(self, label: str, seed: int) -> bool:
+        """Return whether a finalist's trial with this seed is the same as one with a lower seed.
+
+        Seeds take turns over the folds, and a method that draws nothing is the same on each fold
+        whatever the seed.
+        """
+        if label not in PLAIN or PLAIN[label].draws:
+            return False
+        return seed >= self.splits.folds
 
     def _grid(self) -> Grid:
         return Grid(partial(run_trial, self.splits))

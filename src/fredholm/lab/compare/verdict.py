@@ -149,28 +149,31 @@ def compared(
     other: str,
     higher: bool,
     each: bool,
+    folds: int = 1,
 ) -> Row:
     """Return how much better ``one`` is than ``other`` on the test split.
+
+    The results of equal seeds are compared, which are those on equal folds. A method that draws
+    nothing has one result per fold, which is compared with every seed on that fold.
 
     Args:
         rows: of the finalists' trials.
         one, other: names of two finalists.
         higher: whether larger scores are better.
         each: whether larger numbers of single samples are better.
+        folds: number of folds, over which the seeds take turns.
 
     Returns:
-        Intervals ``over_seeds``, the number of ``seeds`` that both have, and ``over_samples``, the
-        number of ``samples``, each with the mean of its numbers over these seeds.
+        Intervals ``over_seeds``, the number of ``seeds`` that are compared, and ``over_samples``,
+        the number of ``samples``, each with the mean of its numbers over these seeds.
     """
-    first = _tests(rows, one)
-    second = _tests(rows, other)
-    seeds = [seed for seed in first if seed in second]
-    scores_first = [first[seed]["score"] for seed in seeds]
-    scores_second = [second[seed]["score"] for seed in seeds]
+    pairs = _pairs(rows, one, other, folds)
+    scores_first = [first["score"] for first, _ in pairs]
+    scores_second = [second["score"] for _, second in pairs]
     over_seeds = interval(_gains(scores_first, scores_second, higher))
 
-    each_first = [first[seed]["each"] for seed in seeds]
-    each_second = [second[seed]["each"] for seed in seeds]
+    each_first = [first["each"] for first, _ in pairs]
+    each_second = [second["each"] for _, second in pairs]
     means_first = _means(each_first)
     means_second = _means(each_second)
     counted = all(map(_counted, [*each_first, *each_second]))
@@ -181,7 +184,7 @@ def compared(
     return {
         "one": one,
         "other": other,
-        "seeds": len(seeds),
+        "seeds": len(pairs),
         "over_seeds": over_seeds,
         "samples": len(means_first),
         "over_samples": over_samples,
@@ -198,6 +201,33 @@ def _gains(
     if higher:
         sign = 1
     return [sign * (a - b) for a, b in zip(one, other)]
+
+
+def _pairs(
+    rows: Sequence[Row],
+    one: str,
+    other: str,
+    folds: int,
+) -> list[tuple[Row, Row]]:
+    """Return the test results of two finalists with equal seeds, see :func:`compared`."""
+    first = _tests(rows, one)
+    second = _tests(rows, other)
+    pairs = []
+    for seed in sorted({*first, *second}):
+        mine = first.get(_own_seed(one, seed, folds))
+        theirs = second.get(_own_seed(other, seed, folds))
+        if mine is not None and theirs is not None:
+            pairs.append((mine, theirs))
+    return pairs
+
+
+def _own_seed(name: str, seed: int, folds: int) -> int:
+    """Return the seed of the result that stands for ``seed``: of a method that draws nothing the
+    first one on the same fold.
+    """
+    if name in PLAIN and not PLAIN[name].draws:
+        return seed % folds
+    return seed
 
 
 def _tests(rows: Sequence[Row], name: str) -> dict[int, Row]:
@@ -236,6 +266,7 @@ def conclude(
     higher: bool,
     each: bool,
     resolution: float = 0.0,
+    folds: int = 1,
 ) -> Row:
     """Choose a contender on validation samples only, and compare it with the next one on the test
     split.
@@ -246,6 +277,7 @@ def conclude(
             :func:`compared`.
         resolution: the largest difference of validation scores that counts as a tie. Of the
             contenders that tie with the best one, the fastest to train is picked.
+        folds: see :func:`compared`.
 
     Returns:
         ``pick``, a name; ``operator``, the best one that is an operator, or None; ``ties``, names
@@ -277,7 +309,7 @@ def conclude(
     result["table"] = lines
     if others:
         runner_up = others[0]
-        difference = compared(finals, pick, runner_up, higher, each)
+        difference = compared(finals, pick, runner_up, higher, each, folds)
         result |= {
             "runner_up": runner_up,
             "difference": difference,
