@@ -32,7 +32,7 @@ from fredholm.lab.compare.trials import Trials
 from fredholm.lab.compare.verdict import compared, conclude, is_sure, paired_interval
 from fredholm.lab.training.failures import Interrupted, TrainingFailed
 from fredholm.lab.training.leases import InUseError, hold, read_holder
-from fredholm.training import load_recipe, predict
+from fredholm.training import load_recipe, load_run, predict, train
 
 FLAGS = {"id": "walk", "label": "gait"}
 CHANGES = ("data.id=walk", "data.label=gait", "model.body.dim=8", "model.body.depth=1")
@@ -189,6 +189,48 @@ def test_slow_trials_are_reused_after_a_resume(walks, tmp_path, monkeypatch):
     again = go_on()
     assert again["rungs"] == state["rungs"]
     assert {name for name in work.done[len(done) :] if not name.startswith("final")} == set()
+
+
+@pytest.mark.parametrize("option", ["accumulate=2", "precision=64", "precision=bf16"])
+def test_a_trial_trains_as_the_recommended_command_does(option, walks, tmp_path):
+    changes = (*CHANGES, f"training.{option}", "training.keep=last", "data.batch_size=8")
+    opened = open_search(
+        walks, 1.0, operators="softmax", out=tmp_path / "out", changes=changes, timer=Ticks()
+    )
+    recipe = opened.trials.recipe("softmax", None, 4)
+    model, steps = trial.learn(recipe, opened.splits.train, None)
+    train(recipe, tmp_path / "run")
+    trained, _ = load_run(tmp_path / "run")
+    assert steps == 4
+    for name, weight in trained.state_dict().items():
+        assert torch.equal(weight, model.state_dict()[name]), name
+    assert trial.judge(trial._answers(model), opened.splits.test, 8).loss > 0
+
+
+def test_steps_count_and_cost_accumulated_batches(walks, tmp_path):
+    def opened(accumulate):
+        changes = (*CHANGES, "data.batch_size=8", f"training.accumulate={accumulate}")
+        given = {"operators": "softmax", "changes": (*changes, "training.epochs=10")}
+        return open_search(walks, 1.0, out=tmp_path / str(accumulate), timer=Ticks(), **given)
+
+    # Of three batches per epoch, the last step of the epoch has what is left.
+    for accumulate, steps, samples in ((1, 3, 8), (2, 2, 12), (5, 1, 24)):
+        found = opened(accumulate)
+        assert found.trials.steps_per_epoch == steps
+        assert found.trials.samples_per_step == samples
+        assert found.state["full_steps"] == 10 * steps
+        # Each reading of this clock takes a hundredth of a second, and so does a batch.
+        size = found.trials.size(found.trials.contenders["softmax"])
+        assert size["step"] == pytest.approx(0.01 * samples / 8)
+
+
+def test_options_that_trials_leave_out_are_listed(walks, tmp_path):
+    said = []
+    changes = (*CHANGES, "training.ema_decay=0.9", "data.mixup=0.2")
+    given = {"operators": "softmax", "changes": changes, "timer": Ticks()}
+    open_search(walks, 1.0, out=tmp_path, report=said.append, **given)
+    line = "trained here without training.ema_decay, data.mixup, which a training in full has"
+    assert line in said
 
 
 def judged_by_seed(splits, cell, report):

@@ -207,6 +207,8 @@ def test_time_budgets_are_met_by_epochs():
     dataset = build_dataset(recipe, "train")
     few, many = (epochs_in(recipe, dataset, minutes, steps=2) for minutes in (1e-9, 10.0))
     assert few == 1 < many
+    exact = make_recipe(task, contender, ("training.precision=64",))
+    assert epochs_in(exact, dataset, 10.0, steps=2) > 1
     with pytest.raises(OptionError, match="minutes"):
         epochs_in(recipe, dataset, 0.0)
 

@@ -20,6 +20,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from ... import models
 from ...errors import FredholmError, OptionError
 from ..training.build import build_model
+from ..training.fit import Double
+from ..training.module import autocast_of
 from ..training.recipe import Recipe
 from ..training.recipe_files import load_recipe
 from ..training.tasks import task_of
@@ -154,7 +156,7 @@ def _count_parameters(model: torch.nn.Module) -> int:
 def epochs_in(recipe: Recipe, dataset: Any, minutes: float, steps: int = 5) -> int:
     """Return how many epochs fit in the minutes, at least one.
 
-    The estimate is the median time of a few training steps on this machine, now.
+    The estimate is the median time of a few batches on this machine, now.
 
     Raises:
         OptionError: minutes that are not positive.
@@ -162,23 +164,31 @@ def epochs_in(recipe: Recipe, dataset: Any, minutes: float, steps: int = 5) -> i
     if not minutes > 0:
         raise OptionError(f"minutes: expected a positive number, got {minutes}; give more time")
 
-    # Seconds per step. The first call of a model is slower and does not count.
+    # Seconds per batch. The first call of a model is slower and does not count.
     size = recipe.data.batch_size
     model = build_model(recipe, dataset)
-    times = step_times(model, dataset, size, steps + 1, time.perf_counter)
-    steps_per_epoch = max(1, len(dataset) // size)
-    epoch = statistics.median(times[1:]) * steps_per_epoch
+    times = batch_times(model, recipe, dataset, size, steps + 1, time.perf_counter)
+    batches_per_epoch = max(1, len(dataset) // size)
+    epoch = statistics.median(times[1:]) * batches_per_epoch
     return max(1, int(60 * minutes / epoch))
 
 
-def step_times(
+def batch_times(
     model: torch.nn.Module,
+    recipe: Recipe,
     dataset: Any,
     batch: int,
     repeats: int,
     timer: Callable[[], float],
 ) -> list[float]:
-    """Return the seconds of training steps: read a batch, forward, backward, AdamW."""
+    """Return the seconds of training batches in the recipe's precision: read the batch, forward,
+    backward, AdamW.
+
+    With the precision 64 the model's weights are in float64 afterwards.
+    """
+    double = recipe.training.precision == "64"
+    if double:
+        model.double()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     task = task_of(dataset)
     chosen = torch.arange(min(batch, len(dataset)))
@@ -188,8 +198,11 @@ def step_times(
     for _ in range(repeats):
         start = timer()
         inputs, labels = dataset.batch(chosen)
+        if double:
+            inputs, labels = map(Double().convert_input, (inputs, labels))
         optimizer.zero_grad()
-        loss = task.loss(model(inputs), labels)
+        with autocast_of(recipe, torch.device("cpu")):
+            loss = task.loss(model(inputs), labels)
         loss.backward()
         optimizer.step()
         times.append(timer() - start)

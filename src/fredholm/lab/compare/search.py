@@ -33,7 +33,7 @@ from .saved import RESULTS, drop_pick, keep_pick, refuse_removed
 from .splits import Splits
 from .tasks import find_task, options_of, read_contenders
 from .trial import measure_of
-from .trials import Trials
+from .trials import Trials, set_aside
 from .verdict import conclude
 
 
@@ -223,6 +223,9 @@ class Search:
         """Begin a search, or continue the one whose ``state`` is not empty."""
         for line in trials.splits.train.remarks():
             say(line)
+        unused = set_aside(trials.splits.recipe)
+        if unused:
+            say(f"trained here without {', '.join(unused)}, which a training in full has")
         search = cls(trials, state, say)
         if not state:
             state |= {"setting": setting, "sizes": trials.sizes} | search._facts()
@@ -248,7 +251,7 @@ class Search:
         if recipe.training.steps is not None:
             limits.append(recipe.training.steps)
         if recipe.training.epochs is not None:
-            limits.append(recipe.training.epochs * max(1, len(train) // self.trials.batch))
+            limits.append(recipe.training.epochs * self.trials.steps_per_epoch)
         return {
             "name": self.trials.task.name,
             "title": self.trials.task.title,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -15,11 +15,12 @@ from ...integral import inference
 from ..training.build import build_loaders, build_model
 from ..training.calibration import fit_temperature
 from ..training.failures import TrainingFailed
-from ..training.fit import Limits, fit
+from ..training.fit import fit
 from ..training.grid import Cell, Report, Result
 from ..training.metrics import title_of
 from ..training.module import RecipeLearner
 from ..training.recipe import Recipe
+from ..training.run import limits_of
 from ..training.tasks import Task, task_of
 from .plain import PLAIN, Answer
 from .splits import Splits, batches
@@ -148,19 +149,14 @@ def learn(
     train: Any,
     minutes: float | None,
 ) -> tuple[Any, int]:
-    """Train a model in memory; return it and the number of its steps.
+    """Train a model in memory, as :func:`.run.train` would; return it in float32, in which runs are
+    judged too, and the number of its steps.
 
     No step starts after ``minutes``.
     """
     loader, _ = build_loaders(recipe, train, train)
-    model = build_model(recipe, train)
-    training = recipe.training
-    limits = Limits(
-        None,
-        training.steps,
-        minutes=minutes,
-        clip_norm=training.clip_norm,
-    )
+    model: Any = build_model(recipe, train)
+    limits = replace(limits_of(recipe), minutes=minutes)
     learner = RecipeLearner(
         model,
         recipe,
@@ -169,9 +165,10 @@ def learn(
         task_of(train),
     )
     rows = fit(learner, limits=limits, keep=lambda model: None).rows
-    if not rows:
-        return model, 0
-    return model, int(rows[-1]["step"])
+    count = 0
+    if rows:
+        count = int(rows[-1]["step"])
+    return model.float(), count
 
 
 def run_trial(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -12,11 +13,11 @@ from ..training.grid import Cell, Grid, Result, recipe_cell, safe_name
 from ..training.recipe import Recipe
 from .budgets import (
     REFERENCE,
+    batch_times,
     count_points,
     make_recipe,
     refusal,
     solve_size,
-    step_times,
     width_override,
 )
 from .clock import FEWEST, OVERHEAD, Clock, Pace
@@ -48,6 +49,19 @@ NEUTRAL = (
 )
 
 
+def set_aside(recipe: Recipe) -> list[str]:
+    """Return the options of a recipe that a whole training has and trials do not, beside its length
+    and its schedule; see :data:`NEUTRAL`.
+    """
+    options = {
+        "training.ema_decay": recipe.training.ema_decay,
+        "training.phases": recipe.training.phases,
+        "data.mixup": recipe.data.mixup,
+        "data.cutmix": recipe.data.cutmix,
+    }
+    return [key for key, value in options.items() if value]
+
+
 @dataclass
 class Trials:
     """Trials of a search, each computed once.
@@ -59,7 +73,7 @@ class Trials:
         place: folder of the search.
         clock: its time.
         sizes: of each contender, see :meth:`size`.
-        batch: samples per step.
+        batch: samples per batch.
     """
 
     task: ComparedTask
@@ -94,14 +108,28 @@ class Trials:
             batch,
         )
 
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps in an epoch, each of which accumulates as many batches as in a run."""
+        return math.ceil(self._batches_per_epoch / self.splits.recipe.training.accumulate)
+
+    @property
+    def samples_per_step(self) -> float:
+        """Samples in an optimizer step: the mean over an epoch, whose last step may have fewer."""
+        return self.batch * self._batches_per_epoch / self.steps_per_epoch
+
+    @property
+    def _batches_per_epoch(self) -> int:
+        return max(1, len(self.splits.train) // self.batch)
+
     def size(self, contender: Contender) -> dict[str, Any]:
         """Return the width at which a contender has about as many parameters as softmax attention,
-        and what it costs there. Builds models and runs a few training steps.
+        and what it costs there. Builds models and runs a few training batches.
 
         Returns:
-            The fields of :class:`.budgets.Size`; ``step``, the seconds of a training step of
-            ``batch`` samples; and ``points``, the number of points of a sample. A contender that
-            cannot serve the task has the reason alone, in one line: ``refused``.
+            The fields of :class:`.budgets.Size`; ``step``, the seconds of a training step; and
+            ``points``, the number of points of a sample. A contender that cannot serve the task has
+            the reason alone, in one line: ``refused``.
         """
         train = self.splits.train
 
@@ -112,23 +140,24 @@ class Trials:
         size = solve_size(self.task, contender, train, "params")
         recipe = make_recipe(self.task, contender, (width_override(size.dim),))
         model = build_model(recipe, train)
+        points = count_points(train, model)
 
-        # Estimate from two samples, whose step a slow contender can afford. The first step is
-        # slower. Of several times the shortest is the least disturbed by other work on the machine.
+        # Estimate from two samples, which a slow contender can afford. The first batch is slower.
+        # Of several times the shortest is the least disturbed by other work on the machine.
         few = min(2, self.batch)
-        times = step_times(model, train, few, 2, self.clock.timer)
+        times = batch_times(model, recipe, train, few, 2, self.clock.timer)
         per_sample = min(times) / few
-        step = per_sample * self.batch
+        step = per_sample * self.samples_per_step
 
         # Time a full batch only if a quarter of the search has time for the fewest steps of a
         # trial. Else the contender will hardly be trained, and the estimate stands.
         if step * FEWEST <= 60 * self.clock.minutes / 4:
-            times = step_times(model, train, self.batch, 4, self.clock.timer)
-            step = min(times)
+            times = batch_times(model, recipe, train, self.batch, 4, self.clock.timer)
+            step = min(times) * self.samples_per_step / self.batch
         return {
             **asdict(size),
             "step": step,
-            "points": count_points(train, model),
+            "points": points,
         }
 
     def pace(self, label: str, test: bool = False) -> Pace:
@@ -146,7 +175,7 @@ class Trials:
             judged += 4 * len(self.splits.test)
 
         # Judging is a forward pass, a third of a training step.
-        return Pace(step, step / self.batch * judged / 3)
+        return Pace(step, step / self.samples_per_step * judged / 3)
 
     def recipe(
         self,

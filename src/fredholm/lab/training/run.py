@@ -379,7 +379,7 @@ def _fit(request: Request, prepared: Prepared) -> RunResult:
     facts = prepared.train.describe()
     fitted = fit(
         module,
-        limits=_limits(recipe, stop),
+        limits=limits_of(recipe, stop),
         keep=partial(models.save_pretrained, folder=folder.model, **facts),
         validation=prepared.validation_loader,
         best=kept_by,
@@ -396,7 +396,8 @@ def _fit(request: Request, prepared: Prepared) -> RunResult:
     return _result(recipe, folder, model, fitted, best.metric)
 
 
-def _limits(recipe: Recipe, stop: Goal | None) -> Limits:
+def limits_of(recipe: Recipe, stop: Goal | None = None) -> Limits:
+    """Read a recipe's limits and numerics; ``stop`` is the metric that may end it early."""
     options = recipe.training
     return Limits(
         epochs=options.epochs,
