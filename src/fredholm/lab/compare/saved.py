@@ -42,8 +42,8 @@ FORMAT = 1
 # Methods of earlier versions: pretrained starts in which linear attention replaced softmax.
 REMOVED = ("minilm-linear", "vit-s-linear")
 
-# Samples per batch.
-JUDGED = 64
+# Samples per batch of an evaluation.
+EVAL_BATCH = 64
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,8 @@ class Pick:
 
     def outputs(self, dataset: Any) -> Iterator[tuple[Tensor, Tensor]]:
         """Iterate over the outputs and labels of a data set in memory, a batch at a time."""
-        parts = batches(PLAIN[self.method].view(dataset), JUDGED)
-        count = math.ceil(len(dataset) / JUDGED)
+        parts = batches(PLAIN[self.method].view(dataset), EVAL_BATCH)
+        count = math.ceil(len(dataset) / EVAL_BATCH)
         for inputs, labels in steps(f"evaluate on {dataset.split}", parts, count, "batches"):
             with torch.inference_mode():
                 yield self.fitted(inputs).float(), labels
