@@ -277,6 +277,28 @@ def test_a_method_that_draws_nothing_has_one_row_per_fold(
     assert again["verdict"] == state["verdict"]
 
 
+@pytest.mark.parametrize(
+    ("change", "seeds", "judged"),
+    [("data.limit=24", 3, 4), ("data.limit=null", 3, 20), ("data.limit=null", 7, 32)],
+)
+def test_a_tie_is_one_of_the_samples_that_were_judged(
+    change, seeds, judged, walks, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(trials, "run_trial", judged_by_seed)
+    monkeypatch.setattr(splits, "MAX_VALIDATION_SAMPLES", 4)
+    passed = []
+
+    def noted(*given):
+        passed.append(given)
+        return conclude(*given)
+
+    monkeypatch.setattr(searching, "conclude", noted)
+    given = {"operators": "softmax", "out": tmp_path, "changes": (*CHANGES, change)}
+    choose(walks, 10.0, seeds=seeds, timer=Ticks(), **given)
+    (_, _, _, resolution, _), *_ = passed
+    assert resolution == pytest.approx(1 / judged)
+
+
 def test_methods_draw_by_the_seed_as_they_state(walks, tmp_path):
     path = tmp_path / "said.csv"
     lines = [f"{'a fine' if n % 2 else 'a dull'} film {n},{n % 2}" for n in range(40)]

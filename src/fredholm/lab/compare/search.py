@@ -355,10 +355,10 @@ class Search:
         """Conclude: the recommendation, the cost of longer samples, the tables."""
         state = self.state
         # One validation sample more or less does not tell two methods apart.
+        rows = state["finals"]["rows"]
         resolution = 0.0
         if state["percent"]:
-            resolution = 1 / max(1, state["samples"]["val"])
-        rows = state["finals"]["rows"]
+            resolution = 1 / self._judged_samples(rows)
         verdict = conclude(
             rows,
             state["higher"],
@@ -392,6 +392,11 @@ class Search:
         self._save()
         words.write(self.trials.place, state)
         return state
+
+    def _judged_samples(self, rows: Sequence[dict[str, Any]]) -> int:
+        """Return on how many validation samples finalists were judged, over all folds."""
+        folds = {row["seed"] % self.splits.folds for row in rows}
+        return sum(len(self.splits.fold(fold)[1]) for fold in folds)
 
     def _training_command(self) -> str | None:
         """Return the command that trains the best operator in full, if there is an operator."""

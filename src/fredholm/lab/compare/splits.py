@@ -30,7 +30,7 @@ FEW = 200
 FOLDS = 5
 
 # A trial is judged on at most this many validation samples.
-JUDGED = 1000
+MAX_VALIDATION_SAMPLES = 1000
 
 
 class Splits:
@@ -118,7 +118,7 @@ class Splits:
     def fold(self, number: int) -> tuple[Any, Any]:
         """Return the training and validation samples of a fold; after the last comes the first."""
         if not self._parts:
-            return self.train, limit_samples(self.val, JUDGED)
+            return self.train, limit_samples(self.val, MAX_VALIDATION_SAMPLES)
         number %= len(self._parts)
         source = self._fitted(number)
         train = self._subset(source, "train", source.training)
