@@ -22,7 +22,7 @@ from fredholm.lab.compare.search import Search, open_search
 from fredholm.lab.compare.splits import batches
 from fredholm.lab.compare.stress import STRESSES
 from fredholm.lab.compare.trial import measure_of
-from fredholm.lab.compare.verdict import compared, is_sure, table
+from fredholm.lab.compare.verdict import is_sure, paired_difference, table
 from fredholm.lab.training.grid import Cell, Report
 
 from ..kit.grid import Row, Table, fill, say
@@ -125,7 +125,7 @@ def _outcome(state: dict[str, Any], rows: list[Row]) -> Row:
     }
     for other in (MINIROCKET, GRU, *PLAIN):
         if other != verdict["pick"] and other in by_name:
-            found = compared(
+            found = paired_difference(
                 rows, verdict["pick"], other, higher, state["each"], folds=state["folds"]
             )
             result["beside"].append(found | {"sure": is_sure(found), "p": mcnemar(rows, found)})

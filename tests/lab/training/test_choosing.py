@@ -29,7 +29,7 @@ from fredholm.lab.compare.splits import Splits
 from fredholm.lab.compare.stress import halve, keep, lose
 from fredholm.lab.compare.tasks import find_task, options_of, read_contenders
 from fredholm.lab.compare.trials import Trials
-from fredholm.lab.compare.verdict import compared, conclude, is_sure, paired_interval
+from fredholm.lab.compare.verdict import conclude, is_sure, paired_difference, paired_interval
 from fredholm.lab.training.failures import Interrupted, TrainingFailed
 from fredholm.lab.training.leases import InUseError, hold, read_holder
 from fredholm.training import load_recipe, load_run, predict, train
@@ -260,11 +260,11 @@ def test_a_method_that_draws_nothing_has_one_row_per_fold(
 
     rows_ = state["finals"]["rows"]
     given_ = {"higher": True, "each": True, "folds": folds}
-    found = compared(rows_, "softmax", BOOSTING, **given_)
+    found = paired_difference(rows_, "softmax", BOOSTING, **given_)
     assert found["seeds"] == 7, "each seed is compared with the one result on its fold"
     mean, low, high = found["over_seeds"]
     assert low < mean < high
-    alone = compared(rows_, BOOSTING, BOOSTING, **given_)
+    alone = paired_difference(rows_, BOOSTING, BOOSTING, **given_)
     assert alone["seeds"] == folds
     assert (alone["over_seeds"] is None) == (folds == 1)
 
@@ -785,7 +785,7 @@ def test_failure_of_every_trial_gives_an_exit_code(walks, tmp_path, monkeypatch,
     flags = ["--id", "walk", "--label", "gait", "--operators", "softmax", "--minutes", "5"]
     assert main(["compare", str(walks), *flags, "--out", str(tmp_path / "a")]) == 1
     assert "every trial failed: no luck" in capsys.readouterr().err
-    monkeypatch.setattr(comparison.grid, "compared", fail)
+    monkeypatch.setattr(comparison.grid, "train_and_score", fail)
     flags = ["--operators", "softmax", "--out", str(tmp_path / "b")]
     assert main(["compare", "--task", "digits", *flags]) == 1
     assert "1 of 1 trainings failed: no luck" in capsys.readouterr().err

@@ -16,7 +16,7 @@ from fredholm.lab.cli.main import main
 from fredholm.lab.compare import choose
 from fredholm.lab.compare.splits import Splits
 from fredholm.lab.compare.trial import measure_of
-from fredholm.lab.compare.verdict import compared, is_sure
+from fredholm.lab.compare.verdict import is_sure, paired_difference
 from fredholm.lab.data.kinds.dataset import IGNORED
 from fredholm.lab.distill.linearize import judged_task
 from fredholm.lab.report.results.scores import score_head
@@ -201,7 +201,13 @@ def test_trials_are_scored_by_the_metric_of_the_run(by_area, metric):
     recipe = load_recipe(str(by_area.parent / "state.csv"), [f"training.metric={metric}"])
     splits = Splits(recipe)
     assert splits.folds > 1
-    sets = [splits.train, splits.test, *splits.fold(1), splits.tested(1), splits.whole()[0]]
+    sets = [
+        splits.train,
+        splits.test,
+        *splits.fold(1),
+        splits.tested(1),
+        splits.samples_to_fit().dataset,
+    ]
     assert {measure_of(one) for one in sets} == {(metric, metric == "auc")}
 
 
@@ -227,7 +233,7 @@ def test_methods_are_ordered_by_the_direction_of_the_score(tmp_path):
         for name, score, error in (("good", 0.9, 0.1), ("bad", 0.1, 0.9))
         for s in (0, 1)
     ]
-    difference = compared(rows, "good", "bad", higher=True, each=False)
+    difference = paired_difference(rows, "good", "bad", higher=True, each=False)
     assert is_sure(difference | {"over_seeds": [0.8, 0.7, 0.9]})
 
 

@@ -221,7 +221,7 @@ def test_test_samples_are_not_used_for_fitting(tables, tmp_path, monkeypatch):
 
 def test_a_catalogue_set_is_fitted_on_its_training_samples():
     splits = Splits(load_recipe("digits", ["data.limit=20"]))
-    train, samples = splits.whole()
+    train, samples = splits.samples_to_fit()
     assert (len(train), samples) == (20, "training samples")
 
 

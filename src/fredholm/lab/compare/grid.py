@@ -161,7 +161,7 @@ def compare(
         tables.write(place, results)
         return results
 
-    grid = Grid(compared)
+    grid = Grid(train_and_score)
     cells = [run.cell for run in runs]
     if worker:
         results_of_cells = grid.share(cells)
@@ -205,7 +205,7 @@ def _lock(place: Path) -> FileLock:
     return FileLock(place / ".tables.lock")
 
 
-def compared(cell: Cell, say: Report) -> Row:
+def train_and_score(cell: Cell, say: Report) -> Row:
     """Train and evaluate a cell; return every number of the evaluation and the training's cost."""
     facts, scores = scores_of(cell, say)
     numbers = {}

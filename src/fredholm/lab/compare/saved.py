@@ -124,7 +124,7 @@ def keep_pick(
         name: of the method.
         rows: of the finalists.
     """
-    train, samples = splits.whole()
+    train, samples = splits.samples_to_fit()
     # As they come back from a file, for the comparison with a saved one.
     facts = json.loads(json.dumps(train.describe()))
     if (place / FOLDER / FACTS).is_file():

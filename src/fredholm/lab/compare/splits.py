@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,6 +31,18 @@ FOLDS = 5
 
 # A trial is judged on at most this many validation samples.
 MAX_VALIDATION_SAMPLES = 1000
+
+
+class Samples(NamedTuple):
+    """Samples that a method is fitted to.
+
+    Attributes:
+        dataset: the samples.
+        words: which they are, in words.
+    """
+
+    dataset: Any
+    words: str
 
 
 class Splits:
@@ -74,14 +86,14 @@ class Splits:
         )
         return with_metric(self.recipe, found)
 
-    def whole(self) -> tuple[Any, str]:
-        """Return the samples that the recommended method is fitted to, and which they are in words.
+    def samples_to_fit(self) -> Samples:
+        """Return the samples that the recommended method is fitted to.
 
         They are all samples of files except those of the test split, and otherwise the training
         split.
         """
         if self.recipe.data.name != "files" or self.recipe.data.limit is not None:
-            return self.train, "training samples"
+            return Samples(self.train, "training samples")
         known = {}
         if self.train.kind.worded:
             # Texts keep the vocabulary of the training split, from which the trials learned.
@@ -90,7 +102,7 @@ class Splits:
                 vocabulary=self.train.vocabulary,
             )
         found = self._subset(self._source, "train", self._pool, **known)
-        return found, "training and validation samples"
+        return Samples(found, "training and validation samples")
 
     @cached_property
     def mark(self) -> str | None:

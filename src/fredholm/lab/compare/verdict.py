@@ -143,7 +143,7 @@ def _line(name: str, rows: list[Row]) -> Row:
     return line
 
 
-def compared(
+def paired_difference(
     rows: Sequence[Row],
     one: str,
     other: str,
@@ -209,7 +209,7 @@ def _pairs(
     other: str,
     folds: int,
 ) -> list[tuple[Row, Row]]:
-    """Return the test results of two finalists with equal seeds, see :func:`compared`."""
+    """Return the test results of two finalists with equal seeds, see :func:`paired_difference`."""
     first = _tests(rows, one)
     second = _tests(rows, other)
     pairs = []
@@ -274,16 +274,16 @@ def conclude(
     Args:
         finals: rows of the finalists' trials.
         higher, each: whether a larger score, and a larger number of a sample, is better; see
-            :func:`compared`.
+            :func:`paired_difference`.
         resolution: the largest difference of validation scores that counts as a tie. Of the
             contenders that tie with the best one, the fastest to train is picked.
-        folds: see :func:`compared`.
+        folds: see :func:`paired_difference`.
 
     Returns:
         ``pick``, a name; ``operator``, the best one that is an operator, or None; ``ties``, names
         of the others that tie, if any; ``table`` (of :func:`table`), the pick first. With a second
-        finalist also ``runner_up``, ``difference`` (of :func:`compared`) and ``sure``. Empty if
-        every finalist failed.
+        finalist also ``runner_up``, ``difference`` (of :func:`paired_difference`) and ``sure``.
+        Empty if every finalist failed.
     """
     lines = table(finals, higher)
     if not lines:
@@ -309,7 +309,7 @@ def conclude(
     result["table"] = lines
     if others:
         runner_up = others[0]
-        difference = compared(finals, pick, runner_up, higher, each, folds)
+        difference = paired_difference(finals, pick, runner_up, higher, each, folds)
         result |= {
             "runner_up": runner_up,
             "difference": difference,
