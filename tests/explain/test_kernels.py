@@ -11,8 +11,19 @@ import torch
 from fredholm import Domain, create_operator
 from fredholm.convert import as_operator
 from fredholm.errors import DomainError, OptionError, ShapeError
-from fredholm.explain import image_grid, kernel_map, kernel_profile
-from fredholm.explain.kernels import output_points, take_samples
+from fredholm.explain import (
+    class_attention,
+    column_sums,
+    image_grid,
+    kernel_map,
+    kernel_profile,
+    token_chain,
+    top_keys,
+    variance_share,
+)
+from fredholm.explain.kernels import output_points, pair_weights, take_samples
+from fredholm.integral import IntegralOperator, Rotary
+from fredholm.kernels import SoftmaxKernel
 from fredholm.lab.report.importance import Importance, draw_importance
 from fredholm.lab.report.layers import Layer, View
 from fredholm.lab.report.maps import draw
@@ -125,6 +136,40 @@ def test_the_map_of_softmax_is_its_attention_probability():
     q, k = (f(u).unflatten(-1, (2, 4)).transpose(1, 2) for f in (op.kernel.query, op.kernel.key))
     expected = (q @ k.mT / 2).softmax(-1)[:, :, [0, 7]]
     torch.testing.assert_close(maps.float(), expected)
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        IntegralOperator(8, 2, kernel=SoftmaxKernel(8, 2, rotary=Rotary(4))),
+        IntegralOperator(8, 2, kernel=SoftmaxKernel(8, 2, causal=True)),
+        as_operator(torch.nn.Conv1d(8, 8, 3, padding=1)),
+        as_operator(torch.nn.LSTM(8, 8, batch_first=True)),
+    ],
+    ids=["rotary", "causal", "convolution", "lstm"],
+)
+def test_without_a_domain_points_lie_where_the_operator_puts_them(operator):
+    u = torch.randn(4, 6, 8)
+    domain = operator.default_domain(u)
+    queries = [0, 4]
+    weights = pair_weights(operator, u, rows=queries).detach().double()
+    torch.testing.assert_close(kernel_map(operator, u, queries=queries), weights)
+
+    def same(function):
+        torch.testing.assert_close(
+            function(operator, u),
+            function(operator, u, domain),
+            rtol=0,
+            atol=0,
+            equal_nan=True,
+        )
+
+    same(column_sums)
+    same(lambda *given: top_keys(*given, k=2).weights)
+    same(class_attention)
+    same(lambda *given: kernel_profile(*given).weight)
+    same(lambda *given: variance_share(*given).position)
+    same(lambda *given: token_chain(*given).incoming)
 
 
 def test_scattered_points_are_drawn():

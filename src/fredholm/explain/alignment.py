@@ -65,7 +65,7 @@ def eigenvector_alignment(
         >>> result.cosine.shape
         torch.Size([4, 2])
     """
-    domain = check(u, domain)
+    domain = check(operator, u, domain)
     if domain.causal or domain.pairs is not None or domain.valid is not None:
         raise DomainError(
             "the alignment needs a domain without order, pairs or padding, where all queries see "

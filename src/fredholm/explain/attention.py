@@ -51,7 +51,7 @@ def class_attention(
         >>> class_attention(create_operator("softmax", 8, heads=2), torch.zeros(1, 4, 8)).tolist()
         [[0.25, 0.25, 0.25, 0.25]]
     """
-    domain = check(u, domain)
+    domain = check(operator, u, domain)
     mass = masses(domain).double()
     token = class_token(domain)
     if token is not None:
@@ -231,7 +231,7 @@ def operator_inputs(model: nn.Module, inputs: Tensor) -> list[OperatorInput]:
             if named.get("query") is not None:
                 return
             u, domain = signal_of(module, given, named)
-            domain = check(u, domain)
+            domain = check(module, u, domain)
             seen.append(OperatorInput(name, module, u, domain))
 
         return hook

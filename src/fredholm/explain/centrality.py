@@ -212,7 +212,7 @@ def token_chain(
     Args:
         operator: anything with ``weights(u, domain, rows=...)``, non-negative.
         u: its inputs, (B, N, D).
-        domain: where they live, default a line.
+        domain: where they live, by default where the operator puts them without one.
         decay: γ; by default what leaves one γ in the weights of an operator that holds a decay (its
             kernel is :class:`fredholm.families.infsa.capabilities.DecayingWeights`, as InfSA's, in block l of a model
             often γ^l), else 0.7.
@@ -236,7 +236,7 @@ def token_chain(
         >>> chain.outgoing.round(decimals=4).flatten().tolist()[:3], bool(chain.limited.any())
         ([2.0, 2.0, 2.0], False)
     """
-    domain = check(u, domain)
+    domain = check(operator, u, domain)
     if decay is None:
         decay = _own_decay(getattr(operator, "kernel", None))
     factors = torch.as_tensor(decay)

@@ -48,7 +48,7 @@ def column_sums(
     Args:
         operator: anything that obeys the operator contract.
         u: its inputs, (B, N, D).
-        domain: where they live, default a line.
+        domain: where they live, by default where the operator puts them without one.
         budget: bytes of weights stored at once.
 
     Cost: O(B·H·N²) time, as for the definition; ``budget`` and O(B·H·N) memory.
@@ -63,7 +63,7 @@ def column_sums(
         >>> column_sums(op, torch.randn(3, 50, 8)).sum(-1).round().tolist()
         [[50.0, 50.0], [50.0, 50.0], [50.0, 50.0]]
     """
-    domain = check(u, domain)
+    domain = check(operator, u, domain)
     sums: Tensor | float = 0.0
     for weights in _tiles(operator, u, domain, budget):
         sums = sums + weights.sum(2)
@@ -101,7 +101,7 @@ def top_keys(
         >>> top.keys.shape, top.keys[0, 0, 0, 0].item()
         (torch.Size([3, 2, 50, 4]), 0)
     """
-    domain = check(u, domain)
+    domain = check(operator, u, domain)
     if not 1 <= k <= domain.size:
         raise OptionError(f"expected k from 1 to {domain.size}, the number of keys, got {k}")
     values = []

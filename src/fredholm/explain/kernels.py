@@ -18,7 +18,7 @@ from torch import Tensor
 from ..domain import Domain
 from ..edges import Edges
 from ..errors import DomainError, OptionError, ShapeError
-from ..integral import Kernel
+from ..integral import IntegralOperator, Kernel
 from ..quadrature import Rows
 
 # Bytes of kernel matrix in memory at once.
@@ -124,7 +124,7 @@ def kernel_profile(
     Args:
         operator: anything that obeys the operator contract.
         u: its inputs, (B, N, D).
-        domain: where they live, default a line.
+        domain: where they live, by default where the operator puts them without one.
         bins: number of bins, at least 2.
         queries: how many query points are drawn (all where there are fewer), with ``seed``.
         budget: bytes of kernel matrix evaluated at once.
@@ -145,7 +145,7 @@ def kernel_profile(
         raise OptionError(
             f"a profile needs at least 2 bins and 1 query, got bins={bins} and queries={queries}"
         )
-    domain = check(u, domain)
+    domain = check(operator, u, domain)
     target = output_points(operator, domain)
     rows = choose_queries(target, queries, seed)
     distance, seen = _pairs(domain, target, rows)
@@ -260,7 +260,7 @@ def kernel_map(
         >>> kernel_map(op, torch.randn(1, 9, 8), Domain.grid(3, 3), queries=[4]).sum(-1).flatten().round(decimals=5).tolist()
         [1.0, 1.0]
     """
-    domain = check(u, domain)
+    domain = check(operator, u, domain)
     size = output_points(operator, domain).size
     for query in queries:
         if not 0 <= query < size:
@@ -376,14 +376,22 @@ def output_points(operator: PairwiseOperator, domain: Domain) -> Domain:
     return other
 
 
-def check(u: Tensor, domain: Domain | None) -> Domain:
-    """Return the domain of u, a line by default, after checking that u fits it and is not empty."""
+def check(
+    operator: PairwiseOperator,
+    u: Tensor,
+    domain: Domain | None,
+) -> Domain:
+    """Return the domain of u, by default the operator's own, after checking that u fits it and is
+    not empty.
+
+    An operator without ``default_domain`` lives on a line.
+    """
     if u.dim() != 3 or not len(u):
         raise ShapeError(
             f"u must have shape (B, N, D) with at least one sample, got {tuple(u.shape)}"
         )
     if domain is None:
-        domain = Domain.line(u.shape[1], device=u.device)
+        domain = _default_domain(operator, u)
     if domain.size != u.shape[1]:
         raise ShapeError(
             f"u has {u.shape[1]} points and its domain {domain.size}; they must be equal"
@@ -392,6 +400,13 @@ def check(u: Tensor, domain: Domain | None) -> Domain:
     if not bool(has_mass.any()):
         raise DomainError("no point of the domain carries mass, so there is no kernel to look at")
     return domain
+
+
+def _default_domain(operator: PairwiseOperator, u: Tensor) -> Domain:
+    """Return the domain on which ``operator(u)`` takes the points of u to lie."""
+    if isinstance(operator, IntegralOperator):
+        return operator.default_domain(u)
+    return Domain.line(u.shape[1], device=u.device)
 
 
 def take_samples(domain: Domain, samples: slice) -> Domain:

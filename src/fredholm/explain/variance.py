@@ -73,7 +73,8 @@ def variance_share(
     Args:
         operator: anything that obeys the operator contract.
         u: features of at least three signals on the same points, (B, N, D).
-        domain: where they live, shared by all signals; default a line.
+        domain: where they live, shared by all signals; by default where the operator puts them
+            without one.
         queries, keys: how many queries, and how many of the keys each of them sees, are drawn with
             ``seed``.
         budget: bytes of kernel matrix evaluated at once.
@@ -92,7 +93,7 @@ def variance_share(
         >>> round(variance_share(op, torch.randn(6, 10, 8)).share, 6)
         1.0
     """
-    domain = check(u, domain)
+    domain = check(operator, u, domain)
     if len(u) < 3:
         raise ShapeError(f"content varies over signals: need at least 3 of them, got {len(u)}")
     if queries < 1 or keys < 1:
