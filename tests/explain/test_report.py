@@ -20,6 +20,7 @@ import torch
 from evidence.itnet import two_streams  # noqa: F401  registers the body
 
 from fredholm import Domain, create_operator, explain
+from fredholm.convert import as_operator
 from fredholm.data import Graph, GraphDataset
 from fredholm.encoders import Inputs
 from fredholm.errors import (
@@ -264,6 +265,13 @@ def test_operator_on_a_line(tmp_path):
         "map-3",
     }
     assert "A &lt;line&gt;" in page.read_text()
+
+
+def test_an_operator_without_a_domain_is_read_on_its_own(tmp_path):
+    """A recurrence refuses a line without order."""
+    recurrence = as_operator(torch.nn.LSTM(8, 8, batch_first=True))
+    page = report(recurrence, Samples(torch.randn(3, 6, 8)), out_dir=tmp_path, options=KERNELS)
+    assert '<figure id="profile"' in page.read_text()
 
 
 def test_any_operator_that_obeys_the_contract(tmp_path):

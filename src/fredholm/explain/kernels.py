@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -18,7 +18,7 @@ from torch import Tensor
 from ..domain import Domain
 from ..edges import Edges
 from ..errors import DomainError, OptionError, ShapeError
-from ..integral import IntegralOperator, Kernel
+from ..integral import Kernel
 from ..quadrature import Rows
 
 # Bytes of kernel matrix in memory at once.
@@ -383,15 +383,13 @@ def check(
 ) -> Domain:
     """Return the domain of u, by default the operator's own, after checking that u fits it and is
     not empty.
-
-    An operator without ``default_domain`` lives on a line.
     """
     if u.dim() != 3 or not len(u):
         raise ShapeError(
             f"u must have shape (B, N, D) with at least one sample, got {tuple(u.shape)}"
         )
     if domain is None:
-        domain = _default_domain(operator, u)
+        domain = default_domain(operator, u)
     if domain.size != u.shape[1]:
         raise ShapeError(
             f"u has {u.shape[1]} points and its domain {domain.size}; they must be equal"
@@ -402,11 +400,14 @@ def check(
     return domain
 
 
-def _default_domain(operator: PairwiseOperator, u: Tensor) -> Domain:
-    """Return the domain on which ``operator(u)`` takes the points of u to lie."""
-    if isinstance(operator, IntegralOperator):
-        return operator.default_domain(u)
-    return Domain.line(u.shape[1], device=u.device)
+def default_domain(operator: Any, u: Tensor) -> Domain:
+    """Return the domain on which ``operator(u)`` takes the points of u to lie: the operator's
+    ``default_domain``, or a line where it has none.
+    """
+    default = getattr(operator, "default_domain", None)
+    if default is None:
+        return Domain.line(u.shape[1], device=u.device)
+    return default(u)
 
 
 def take_samples(domain: Domain, samples: slice) -> Domain:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ...domain import Domain
 from ...errors import CheckpointError, OptionError, require
+from ...explain.kernels import default_domain
 from ...explain.vision import Traced, traced
 from ...files import write_text
 from ...models import Model
@@ -59,7 +60,7 @@ def report(
             of torch, timm or transformers (:func:`fredholm.explain.traced`), or an operator.
         samples: the samples to show it with.
         out_dir: a folder, made where it is missing; files of an earlier report there are replaced.
-        domain: where an operator's features live, default a line.
+        domain: where an operator's features live, by default where it puts them without one.
         title: the page's heading.
         options: how much is looked at.
         run: curves, scores and recipe of the training.
@@ -161,7 +162,9 @@ def _of_operator(
     domain: Domain | None,
     options: ReportOptions,
 ) -> Content:
-    place = domain or Domain.line(inputs.shape[1], device=inputs.device)
+    place = domain
+    if place is None:
+        place = default_domain(operator, inputs)
     layer = Layer(type(operator).__name__, operator, inputs[: options.samples], place)
     sections, numbers = kernel_sections(View([layer]), options.seed)
     return Content(f"One operator on {inputs.shape[1]} points", [], sections, numbers)

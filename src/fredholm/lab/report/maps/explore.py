@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ....domain import Domain
 from ....errors import OptionError, ShapeError
-from ....explain.kernels import image_grid, output_points
+from ....explain.kernels import default_domain, image_grid, output_points
 from ....files import write_text
 from ....progress import working
 from ...data.kinds.kind import Cloud
@@ -134,7 +134,13 @@ def explore(
     if names and len(names) != u.shape[1]:
         raise ShapeError(f"expected {u.shape[1]} names, one per point, got {len(names)}")
 
-    layers = [Layer(name, each, u, _domain(each, u, domain)) for name, each in operators.items()]
+    layers = []
+    for name, each in operators.items():
+        place = domain
+        if place is None:
+            place = default_domain(each, u)
+        layers.append(Layer(name, each, u, place))
+
     section = explore_section(View(layers, axis=Axis(tuple(names))))
     if section is None or section.explorer is None:
         raise OptionError(
@@ -142,15 +148,6 @@ def explore(
             f"got {layers[0].domain}"
         )
     return Explorer(f"Kernels of {', '.join(operators)}", section.explorer)
-
-
-def _domain(operator: Any, u: Tensor, domain: Domain | None) -> Domain:
-    """Return the domain that a caller gave, else the operator's own, else a line."""
-    if domain is not None:
-        return domain
-    if hasattr(operator, "default_domain"):
-        return operator.default_domain(u)
-    return Domain.line(u.shape[1], device=u.device)
 
 
 def _is_operator(value: Any) -> bool:
