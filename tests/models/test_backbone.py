@@ -10,6 +10,7 @@ from fredholm.domain import Domain
 from fredholm.encoders import SequenceConfig
 from fredholm.errors import DomainError, OptionError
 from fredholm.layers import Convolution, Recurrence
+from fredholm.layers.baselines import in_reading_order
 from fredholm.models import (
     BackboneConfig,
     create_model,
@@ -106,6 +107,24 @@ def test_baselines_equal_torchs_layers():
         nn.functional.conv2d(image, grid.kernel.weight, grid.kernel.bias, padding=1).flatten(2).mT
     )
     assert_close(grid(u, suited(grid, Domain.grid(2, 3))), expected, "convolution")
+
+
+def test_a_recurrence_refuses_a_reach():
+    """A state remembers all points before, also those that the domain hides."""
+    domain = Domain.line(6, causal=True, reach=1)
+    layer = Recurrence("gru", 8, causal=True)
+    with pytest.raises(DomainError, match="cannot hide or weigh pairs"):
+        layer(torch.randn(2, 6, 8), domain)
+    with pytest.raises(DomainError, match="cannot hide or weigh pairs"):
+        layer.init_state(2, domain)
+
+
+def test_reading_order_moves_padding_and_pairs():
+    valid = torch.ones(1, 4, dtype=torch.bool)
+    pairs = torch.ones(4, 4, dtype=torch.bool)
+    moved = in_reading_order(Domain.line(4, valid=valid, pairs=pairs), torch.device("meta"))
+    tensors = (moved.positions, moved.measure, moved.valid, moved.pairs)
+    assert [x.device.type for x in tensors] == ["meta"] * 4
 
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])

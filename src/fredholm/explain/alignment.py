@@ -15,7 +15,7 @@ from ..domain import Domain
 from ..errors import DomainError, OptionError, require
 from ..families.infsa.capabilities import CentredWeights
 from ..families.infsa.graph import EdgeOptions, edge_product
-from ..integral import IntegralOperator, Problem
+from ..integral import IntegralOperator, Layout, Problem
 from .attention import operator_inputs
 from .centrality import token_chain
 from .kernels import BUDGET, PairwiseOperator, check
@@ -53,8 +53,8 @@ def eigenvector_alignment(
     vector: O(iterations·N²) time, matrix-free above 1,024 points.
 
     Raises:
-        DomainError: order, pairs or padding, under which a graph is triangular or points are
-            missing.
+        DomainError: order, pairs, a reach or padding, under which a graph is triangular or points
+            are missing.
         OptionError: negative weights.
 
     Reference: InfSA §4.5: 0.985 ± 0.036 and 0.937 ± 0.132 over 512 head samples.
@@ -66,10 +66,11 @@ def eigenvector_alignment(
         torch.Size([4, 2])
     """
     domain = check(operator, u, domain)
-    if domain.causal or domain.pairs is not None or domain.valid is not None:
+    layout = Layout.of(domain)
+    if layout.causal or layout.pairs or layout.padded:
         raise DomainError(
-            "the alignment needs a domain without order, pairs or padding, where all queries see "
-            "all points"
+            "the alignment needs a domain without order, pairs, reach or padding, where all "
+            f"queries see all points, got {domain!r}"
         )
     if isinstance(operator, IntegralOperator) and isinstance(operator.kernel, CentredWeights):
         problem = operator.problem(u, domain)

@@ -36,7 +36,7 @@ class Recurrence(IntegralOperator):
         dim: width of the features; even where both directions are read.
         causal: forwards only.
 
-    Shape: (B, N, dim) on any domain without pairs, causal like the operator, to (B, N, dim).
+    Shape: (B, N, dim) on any domain without pairs or reach, causal like the operator, to (B, N, dim).
 
     Raises:
         OptionError: an odd width for two directions.
@@ -157,7 +157,7 @@ class Convolution(IntegralOperator):
 
 def in_reading_order(domain: Domain, device: torch.device | None = None) -> Domain:
     """Return the points on a line in the order of their index, with a mass of one each, on
-    ``device`` or where they are. Padding and masks stay.
+    ``device`` or where they are. Padding, pairs and reach stay.
     """
     check_domains(domain=domain)
     domain.refuse_shards("a recurrence in reading order")
@@ -168,9 +168,9 @@ def in_reading_order(domain: Domain, device: torch.device | None = None) -> Doma
             domain.size,
             causal=domain.causal,
             measure="counting",
-            device=device,
         )
-        return line.replace(valid=domain.valid, pairs=domain.pairs)
+        line = line.replace(valid=domain.valid, pairs=domain.pairs, reach=domain.reach)
+        return line.to(device)
 
     return domain.kept(("reading order", device), make)
 

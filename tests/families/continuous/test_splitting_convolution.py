@@ -199,3 +199,30 @@ def test_periodic_attention_is_translation_equivariant():
         operator = ConvolutionalAttention(D, 2, periodic=periodic, batch_norm=False).double()
         apart = (operator(rolled(u), grid) - rolled(operator(u, grid))).abs().max()
         assert bool(apart < 1e-12) is periodic
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda u, domain: ConvolutionTerm(D, axes=1).rate(u, domain),
+        lambda u, domain: ConvolutionalAttention(D, axes=1)(u, domain),
+        lambda u, domain: ConvolutionalEmbedding(D, D, axes=1)(u, domain),
+    ],
+)
+def test_convolutions_refuse_a_reach(call):
+    """They would read points that the domain hides."""
+    with pytest.raises(DomainError, match=r"pairs or reach.*got Domain\(8 points.*reach 1"):
+        call(torch.zeros(1, 8, D), Domain.line(8, reach=1))
+
+
+@pytest.mark.parametrize("make", [ConvolutionTerm, ConvolutionalAttention])
+@pytest.mark.parametrize("options", [{"axes": 4}, {"kernel_size": -1}])
+def test_convolutions_refuse_unknown_sizes(make, options):
+    with pytest.raises(OptionError, match="expected a convolution of 1 to 3 axes"):
+        make(D, **options)
+
+
+@pytest.mark.parametrize("options", [{"axes": 4}, {"kernel_size": 0}, {"stride": 0}])
+def test_an_embedding_refuses_unknown_sizes(options):
+    with pytest.raises(OptionError, match="expected a convolution of 1 to 3 axes"):
+        ConvolutionalEmbedding(D, D, **options)

@@ -89,10 +89,10 @@ class ConvolutionTerm(Term):
 
     def rate(self, u: Tensor, domain: Domain) -> Tensor:
         shape = grid_of(domain, self.axes, "ConvolutionTerm")
-        if domain.pairs is not None or (domain.causal and self.axes > 1):
+        if _has_pairs(domain) or (domain.causal and self.axes > 1):
             raise DomainError(
-                "expected a grid without pairs for ConvolutionTerm, and causal order on a line "
-                f"only, got {domain!r}"
+                "expected a grid without pairs or reach for ConvolutionTerm, and causal order on a "
+                f"line only, got {domain!r}"
             )
         reach = self.kernel_size - 1
         if domain.causal:
@@ -155,7 +155,7 @@ class ConvolutionalAttention(nn.Module):
     ):
         super().__init__()
         width = head_width(dim, heads)
-        if axes not in _CONVOLUTIONS or kernel_size % 2 == 0 or stride < 1:
+        if axes not in _CONVOLUTIONS or kernel_size < 1 or kernel_size % 2 == 0 or stride < 1:
             got = f"axes={axes}, kernel_size={kernel_size}, stride={stride}"
             raise OptionError(
                 "expected a convolution of 1 to 3 axes, odd taps and a stride of 1 or more, got "
@@ -207,7 +207,7 @@ class ConvolutionalAttention(nn.Module):
         grid = to_grid(u, shape)
         if _is_limited(domain) or not MEASURES[domain.kind].equal:
             raise DomainError(
-                "expected a grid of equal masses without padding, order or pairs for "
+                "expected a grid of equal masses without padding, order, pairs or reach for "
                 f"ConvolutionalAttention, got {domain!r}"
             )
 
@@ -229,6 +229,12 @@ class ConvolutionalAttention(nn.Module):
 class ConvolutionalEmbedding(nn.Module):
     """Fewer tokens of another width: a strided convolution along the grid and a layer
     normalisation, between two evolutions.
+
+    Args:
+        in_dim, out_dim: widths before and after.
+        kernel_size, stride: taps per axis, and the points from one token to the next.
+        padding: zeros beyond each edge of the grid, by default half the taps.
+        axes: dimension of the grid, 1 to 3.
 
     Shape: u (B, N, in_dim) on a grid to (u', domain'), (B, N', out_dim) on the coarser grid.
 
@@ -252,6 +258,12 @@ class ConvolutionalEmbedding(nn.Module):
         axes: int = 2,
     ):
         super().__init__()
+        if axes not in _CONVOLUTIONS or kernel_size < 1 or stride < 1:
+            got = f"axes={axes}, kernel_size={kernel_size}, stride={stride}"
+            raise OptionError(
+                "expected a convolution of 1 to 3 axes, with kernel_size and stride of 1 or more, "
+                f"got {got}"
+            )
         self.axes = axes
         if padding is None:
             padding = kernel_size // 2
@@ -273,8 +285,8 @@ class ConvolutionalEmbedding(nn.Module):
         shape = grid_of(domain, self.axes, "ConvolutionalEmbedding")
         if _is_limited(domain):
             raise DomainError(
-                "expected a grid without padding, order or pairs for ConvolutionalEmbedding, got "
-                f"{domain!r}"
+                "expected a grid without padding, order, pairs or reach for "
+                f"ConvolutionalEmbedding, got {domain!r}"
             )
         out = self.convolution(to_grid(u, shape))
         like = domain.positions
@@ -284,8 +296,13 @@ class ConvolutionalEmbedding(nn.Module):
 
 
 def _is_limited(domain: Domain) -> bool:
-    """Whether padding, an order or pairs hide some points from others."""
-    return domain.valid is not None or domain.causal or domain.pairs is not None
+    """Whether padding, an order, pairs or a reach hide some points from others."""
+    return domain.valid is not None or domain.causal or _has_pairs(domain)
+
+
+def _has_pairs(domain: Domain) -> bool:
+    """Whether pairs or a reach decide which points see one another."""
+    return domain.pairs is not None or domain.reach is not None
 
 
 def grid_of(
