@@ -365,17 +365,14 @@ class Checked(ABCMeta):
 def _constructor(kind: type) -> Signature:
     """Return the constructor's signature, with the kinds of the options that it passes on.
 
-    A constructor with ``**options`` passes them to the constructors of its bases and of its
-    ``kernel_class``. Where two of these annotate the same name, the one that is reached first
-    counts: the class itself before its bases, and these before the kernel.
+    Where two of the constructors that options reach annotate the same name, the first one counts.
     """
     own = _signature(kind.__init__)
     if not own.open:
         return own
     kinds: dict[str, list[Kind]] = {}
     claimed: set[str] = set()
-    kernel = getattr(kind, "kernel_class", None)
-    for place in (*_passed_on(kind), *_passed_on(kernel)):
+    for place in _passed_on(kind):
         signature = _signature(place)
         # An option is that of the first constructor that names it, which may take other kinds.
         for name, fitting in signature.kinds.items():
@@ -386,17 +383,18 @@ def _constructor(kind: type) -> Signature:
 
 
 def options_of(factory: Any) -> list[str]:
-    """Return the names that a class or function takes: its own, and where it passes others on,
-    those of its ``kernel_class`` or else of its bases.
+    """Return the names that a class or function takes: its own, and those that a class passes on.
+
+    A constructor with ``**options`` passes them to that of its base, or to the class that it
+    declares as ``options_class``: an operator to its kernel.
     """
     return sorted({parameter.name for parameter in parameters_of(factory)})
 
 
 def parameters_of(factory: Any) -> list[inspect.Parameter]:
     """Return the parameters behind :func:`options_of`."""
-    kernel = getattr(factory, "kernel_class", None)
-    places = [factory, *_passed_on(kernel)]
-    if kernel is None and isinstance(factory, type):
+    places = [factory]
+    if isinstance(factory, type):
         places = _passed_on(factory)
     found = []
     for place in places:
@@ -407,14 +405,16 @@ def parameters_of(factory: Any) -> list[inspect.Parameter]:
     return found
 
 
-def _passed_on(kind: type | None) -> list[Any]:
+def _passed_on(kind: type) -> list[Any]:
     """Return the constructors that options of a class reach: up to one that passes none on."""
-    if kind is None:
-        return []
     reached = []
     for base in kind.__mro__:
-        if "__init__" in vars(base):
-            reached.append(base.__init__)
-            if not _signature(base.__init__).open:
-                break
+        if "__init__" not in vars(base):
+            continue
+        reached.append(base.__init__)
+        if not _signature(base.__init__).open:
+            break
+        options_class = vars(base).get("options_class")
+        if options_class is not None:
+            return [*reached, *_passed_on(options_class)]
     return reached

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 
 import pytest
 import torch
 
+from fredholm.arguments import options_of
 from fredholm.domain import Domain
 from fredholm.encoders import ENCODERS
 from fredholm.errors import DomainError, OptionError, ShapeError, StrategyError
 from fredholm.integral import Facts, Form, choose
+from fredholm.integral.registry import operator_options, operator_parameters
 from fredholm.integral.strategy import read_strategy
 from fredholm.kernels import Layout, MLPKernel, SoftmaxKernel
 from fredholm.models import BODIES, HEADS
@@ -63,6 +66,61 @@ def test_reset_parameters_initialises_operators_built_on_meta(name, options):
         if hasattr(module, "reset_parameters"):
             module.reset_parameters()
     assert all(x.isfinite().all() for x in operator.state_dict().values())
+
+
+def _keyword_options(operator) -> dict[str, object]:
+    """Return the options with a default of every constructor inside an operator, by name."""
+    found = {}
+    for module in operator.modules():
+        for kind in type(module).__mro__:
+            if not kind.__module__.startswith("fredholm.") or "__init__" not in vars(kind):
+                continue
+            for option in inspect.signature(kind.__init__).parameters.values():
+                if option.kind is option.KEYWORD_ONLY and option.default is not option.empty:
+                    found.setdefault(option.name, option.default)
+    return found
+
+
+@pytest.mark.parametrize("name", list_operators())
+def test_every_option_that_an_operator_takes_is_listed(name):
+    operator = create_operator(name, 8, 2)
+    accepted = set()
+    for option, default in _keyword_options(operator).items():
+        try:
+            create_operator(name, 8, 2, **{option: default})
+        except OptionError:
+            continue
+        accepted.add(option)
+    assert accepted <= set(operator_options(name))
+
+
+@pytest.mark.parametrize("name", list_operators())
+def test_every_listed_option_is_taken(name):
+    for option in operator_parameters(name):
+        if option.default is not option.empty:
+            create_operator(name, 8, 2, **{option.name: option.default})
+
+
+def test_options_of_a_user_s_operator_reach_those_of_its_base():
+    class Mine(ITNetOperator):
+        def __init__(self, dim: int, heads: int = 1, *, sharp: bool = False, **options):
+            super().__init__(dim, heads, **options)
+
+    assert set(options_of(Mine)) == {"sharp", *options_of(ITNetOperator)}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("luna", {"flor": 1e-5}, "'flor'; did you mean 'floor'"),
+        ("luna", {"chanels": 2}, "'chanels'; did you mean 'channels'"),
+        ("ckconv", {"omga": 2.0}, "'omga'; did you mean 'omega'"),
+        ("ckconv", {"memory": 3}, "expected memory beside a horizon only, got memory=3"),
+    ],
+)
+def test_options_of_a_kernel_are_suggested(name, options, message):
+    with pytest.raises(OptionError, match=message):
+        create_operator(name, 8, 2, **options)
 
 
 BUILT = {

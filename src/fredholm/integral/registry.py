@@ -86,7 +86,7 @@ def create_operator(name: str, dim: int, heads: int = 1, **options):
 
 def operator_options(name: str) -> list[str]:
     """Return the names of an operator's options: its own, and those it passes on to its kernel
-    (``kernel_class``) and the kernel's bases.
+    (``options_class``) and the kernel's bases or parts.
 
     Example:
         >>> {"norm", "decay", "strategy"} <= set(operator_options("infsa"))

@@ -36,7 +36,8 @@ class Recurrence(IntegralOperator):
         dim: width of the features; even where both directions are read.
         causal: forwards only.
 
-    Shape: (B, N, dim) on any domain without pairs or reach, causal like the operator, to (B, N, dim).
+    Shape: (B, N, dim) on any domain without pairs or reach, causal like the operator, to
+        (B, N, dim).
 
     Raises:
         OptionError: an odd width for two directions.

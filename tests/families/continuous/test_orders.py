@@ -241,3 +241,11 @@ def test_convolutions_do_not_converge_on_finer_grids():
         signal(torch.tensor([[0.5]], dtype=torch.float64)), term.convolution.weight.sum(-1)
     )
     assert_close(rates[1], pointwise[:, 0], dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("operator", ["softmax", "luna", "linear_attention"])
+def test_encoder_terms_without_bias_have_none(operator):
+    term, *_ = encoder_terms(8, 2, 16, operator=operator, bias=False)
+    assert term.operator.projection.bias is None
+    for name in ("query", "key", "value"):
+        assert getattr(term.operator.kernel, name).bias is None

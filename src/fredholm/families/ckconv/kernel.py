@@ -74,6 +74,7 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
     )
 
     reads_query = False
+    options_class = PositionNetwork
 
     def __init__(
         self,

@@ -32,6 +32,8 @@ class CKConv(IntegralOperator):
         horizon: training steps after which ψ is zero, or None; a causal step then stores that many
             points, see
             :class:`fredholm.families.ckconv.finite_horizon.FiniteHorizonKernel`.
+        memory: beside a horizon, the points that a causal step stores; as many as its steps by
+            default.
         separable: one kernel per channel (heads = dim), then a matrix: 1/dim of the kernel's
             outputs.
         strategy: ``"auto"`` takes the FFT on regular grids, hidden units first, and direct
@@ -45,7 +47,8 @@ class CKConv(IntegralOperator):
     Cost: O(N log N) time and O(N) memory by FFT; O(N²) time and O(N) memory on irregular points.
 
     Raises:
-        OptionError: heads that do not divide the widths, or heads of a separable convolution.
+        OptionError: heads that do not divide the widths, heads of a separable convolution, or
+            memory without a horizon.
 
     Reference: CKConv Eqs. 1-5, 8.
 
@@ -54,7 +57,7 @@ class CKConv(IntegralOperator):
         torch.Size([2, 50, 6])
     """
 
-    kernel_class = ContinuousConvolutionKernel
+    options_class = ContinuousConvolutionKernel
     small: ClassVar[Mapping[str, Any]] = {"width": 16}
 
     def __init__(
@@ -66,6 +69,7 @@ class CKConv(IntegralOperator):
         position_dim: int = 1,
         length: int = 1024,
         horizon: int | None = None,
+        memory: int | None = None,
         separable: bool = False,
         strategy: Strategy | str | Mapping[str, Any] = "auto",
         **kernel_options,
@@ -86,6 +90,11 @@ class CKConv(IntegralOperator):
             d_in = head_width(dim, heads)
             d_out = head_width(out_dim, heads)
 
+        if memory is not None and horizon is None:
+            raise OptionError(
+                f"expected memory beside a horizon only, got memory={memory} without one; give "
+                "horizon too, or leave memory out"
+            )
         kernel_options |= {"position_dim": position_dim, "length": length}
         if horizon is None:
             kernel = ContinuousConvolutionKernel(heads, d_in, d_out, **kernel_options)
@@ -95,6 +104,7 @@ class CKConv(IntegralOperator):
                 d_in,
                 d_out,
                 horizon=horizon,
+                memory=memory,
                 **kernel_options,
             )
         super().__init__(

@@ -49,7 +49,7 @@ class InfSA(IntegralOperator):
         torch.Size([2, 5, 16])
     """
 
-    kernel_class = HopKernel
+    options_class = HopKernel
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class LinearInfSA(IntegralOperator):
         True
     """
 
-    kernel_class = CentreKernel
+    options_class = CentreKernel
 
     def __init__(
         self,

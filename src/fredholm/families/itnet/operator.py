@@ -51,7 +51,7 @@ class ITNetOperator(IntegralOperator):
         torch.Size([2, 5, 16])
     """
 
-    kernel_class = MLPKernel
+    options_class = MLPKernel
     small: ClassVar[Mapping[str, Any]] = {
         "width": 16,
         "frequencies": 16,
@@ -132,7 +132,7 @@ class LowRankITNetOperator(IntegralOperator):
         (torch.Size([2, 5, 16]), 'hidden units pooled')
     """
 
-    kernel_class = LowRankKernel
+    options_class = LowRankKernel
     small: ClassVar[Mapping[str, Any]] = {"rank": 4, **ITNetOperator.small}
 
     def __init__(

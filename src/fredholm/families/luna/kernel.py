@@ -44,160 +44,6 @@ LEARNED = ("coefficient", "gate", "gate_bias")
 """Parameters that are learned also where the networks stay as drawn."""
 
 
-class BankedInputs(NamedTuple):
-    """Scalars of queries and keys, (B, H, M, N), and the networks that make features of them."""
-
-    query: Tensor
-    key: Tensor
-    banks: Banks
-
-
-@capability
-class Banked(Separable):
-    """Features that are a bank of scalar networks at projections. A GPU evaluates them where they
-    are used and does not store them.
-    """
-
-    @abstractmethod
-    def banked(self, problem: Problem) -> BankedInputs | None:
-        """Return the arguments of :func:`fredholm.ops.linear_attention.banked_attention`; None
-        where more acts on the features.
-        """
-
-
-class BankedForm(SeparableForm):
-    """Base of both: Triton's kernels where they are asked for and the features are a bank."""
-
-    def respond(self, kernel: Banked, problem: Problem) -> Tensor:
-        options = self.strategy
-        inputs = None
-        if wants_triton(options.backend):
-            inputs = kernel.banked(problem)
-        if inputs is None:
-            return super().respond(kernel, problem)
-        out = banked_attention(
-            inputs.query,
-            inputs.key,
-            kernel.values(problem.y, problem.uy),
-            problem.quadrature,
-            inputs.banks,
-            floor=kernel.floor,
-            chunk=options.chunk,
-            backend=options.backend,
-        )
-        return with_offset(expanded(kernel, problem, out), kernel, problem)
-
-
-class BankedSums(BankedForm, Sums):
-    """Two sums over the keys."""
-
-
-class BankedChunks(BankedForm, Chunks):
-    """Causal chunks."""
-
-
-class LunaKernel(FeatureAttentionKernel, Banked):
-    r"""Attention with LUNA's kernel,
-    :math:`K_h(x, y; u) = \phi(Q_h u(x))\cdot\phi(K_h u(y))\,V_h / Z_h(x)`.
-
-    Args:
-        dim, heads, bias, projections: see :class:`fredholm.integral.AttentionKernel`.
-        floor: of the denominator, see :func:`fredholm.ops.linear_attention.guarded`.
-        tied: one φ for queries and keys.
-        window, sinks, decay, half_life: see :class:`fredholm.integral.FeatureAttentionKernel`.
-        map_options: options of :class:`LunaMap`.
-
-    Raises:
-        DomainError: ``cap="batch"`` with an order, padding, pairs or single steps, where the
-            batch's statistic would see the future, count padding or depend on how points come.
-
-    Reference: LUNA, Eqs. 9-11.
-
-    Example:
-        >>> LunaKernel(16, 4, channels=4).feature_map.features
-        32
-    """
-
-    feature_map: LunaMap
-
-    forms = (BankedSums, BankedChunks, *FeatureAttentionKernel.forms[2:])
-
-    def __init__(
-        self,
-        dim: int,
-        heads: int,
-        *,
-        bias: bool = True,
-        projections: Projections | None = None,
-        floor: float = 1e-6,
-        tied: bool = True,
-        window: int | None = None,
-        sinks: int = 0,
-        decay: str | None = None,
-        half_life: float | None = None,
-        **map_options,
-    ):
-        super().__init__(
-            dim,
-            heads,
-            feature_map="luna",
-            feature_options=map_options,
-            tied=tied,
-            floor=floor,
-            window=window,
-            sinks=sinks,
-            decay=decay,
-            half_life=half_life,
-            bias=bias,
-            projections=projections,
-        )
-
-    def banked(self, problem: Problem) -> BankedInputs | None:
-        if self.decay is not None:
-            # The kernels have no decay; linear attention refuses them by name.
-            return None
-        query_map = key_map = self.feature_map
-        if self.key_map is not None:
-            key_map = self.key_map
-        if not (query_map.plain and key_map.plain):
-            return None
-        query_features = self._heads(problem.ux, 0)
-        query = query_map.scalars(query_features)
-        key_features = self._heads(problem.uy, 1)
-        key = key_map.scalars(key_features)
-        banks = Banks(
-            query_map.scaled_bank(query.dtype),
-            key_map.scaled_bank(query.dtype),
-            query_map.activation,
-            query_map.nonneg,
-        )
-        return BankedInputs(query, key, banks)
-
-    def check(self, layout: Layout) -> None:
-        super().check(layout)
-        if self.feature_map.cap != "batch":
-            return
-        facts = {
-            "causal": "an order",
-            "padded": "padding",
-            "pairs": "pairs",
-            "stepping": "single steps",
-        }
-        for fact, what in facts.items():
-            if getattr(layout, fact):
-                raise DomainError(
-                    'cap="batch" is a statistic of all tokens of a call and means nothing with '
-                    f'{what}; use cap="running"'
-                )
-
-    def weights(self, problem: Problem) -> Tensor:
-        if self.feature_map.cap != "batch" or problem.parent is None:
-            return super().weights(problem)
-        # The statistic is that of all queries.
-        of_all = super().weights(problem.parent)
-        return of_all[:, :, problem.index]
-
-
 class _Start(NamedTuple):
     """What a map draws its first parameters by.
 
@@ -609,3 +455,158 @@ class LunaMap(FeatureMap):
     def extra_repr(self) -> str:
         options = f"directions={self.directions}, channels={self.channels}"
         return f"{super().extra_repr()}, {options}, activation={self.activation}"
+
+
+class BankedInputs(NamedTuple):
+    """Scalars of queries and keys, (B, H, M, N), and the networks that make features of them."""
+
+    query: Tensor
+    key: Tensor
+    banks: Banks
+
+
+@capability
+class Banked(Separable):
+    """Features that are a bank of scalar networks at projections. A GPU evaluates them where they
+    are used and does not store them.
+    """
+
+    @abstractmethod
+    def banked(self, problem: Problem) -> BankedInputs | None:
+        """Return the arguments of :func:`fredholm.ops.linear_attention.banked_attention`; None
+        where more acts on the features.
+        """
+
+
+class BankedForm(SeparableForm):
+    """Base of both: Triton's kernels where they are asked for and the features are a bank."""
+
+    def respond(self, kernel: Banked, problem: Problem) -> Tensor:
+        options = self.strategy
+        inputs = None
+        if wants_triton(options.backend):
+            inputs = kernel.banked(problem)
+        if inputs is None:
+            return super().respond(kernel, problem)
+        out = banked_attention(
+            inputs.query,
+            inputs.key,
+            kernel.values(problem.y, problem.uy),
+            problem.quadrature,
+            inputs.banks,
+            floor=kernel.floor,
+            chunk=options.chunk,
+            backend=options.backend,
+        )
+        return with_offset(expanded(kernel, problem, out), kernel, problem)
+
+
+class BankedSums(BankedForm, Sums):
+    """Two sums over the keys."""
+
+
+class BankedChunks(BankedForm, Chunks):
+    """Causal chunks."""
+
+
+class LunaKernel(FeatureAttentionKernel, Banked):
+    r"""Attention with LUNA's kernel,
+    :math:`K_h(x, y; u) = \phi(Q_h u(x))\cdot\phi(K_h u(y))\,V_h / Z_h(x)`.
+
+    Args:
+        dim, heads, bias, projections: see :class:`fredholm.integral.AttentionKernel`.
+        floor: of the denominator, see :func:`fredholm.ops.linear_attention.guarded`.
+        tied: one φ for queries and keys.
+        window, sinks, decay, half_life: see :class:`fredholm.integral.FeatureAttentionKernel`.
+        map_options: options of :class:`LunaMap`.
+
+    Raises:
+        DomainError: ``cap="batch"`` with an order, padding, pairs or single steps, where the
+            batch's statistic would see the future, count padding or depend on how points come.
+
+    Reference: LUNA, Eqs. 9-11.
+
+    Example:
+        >>> LunaKernel(16, 4, channels=4).feature_map.features
+        32
+    """
+
+    feature_map: LunaMap
+
+    options_class = LunaMap
+    forms = (BankedSums, BankedChunks, *FeatureAttentionKernel.forms[2:])
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        bias: bool = True,
+        projections: Projections | None = None,
+        floor: float = 1e-6,
+        tied: bool = True,
+        window: int | None = None,
+        sinks: int = 0,
+        decay: str | None = None,
+        half_life: float | None = None,
+        **map_options,
+    ):
+        super().__init__(
+            dim,
+            heads,
+            feature_map="luna",
+            feature_options=map_options,
+            tied=tied,
+            floor=floor,
+            window=window,
+            sinks=sinks,
+            decay=decay,
+            half_life=half_life,
+            bias=bias,
+            projections=projections,
+        )
+
+    def banked(self, problem: Problem) -> BankedInputs | None:
+        if self.decay is not None:
+            # The kernels have no decay; linear attention refuses them by name.
+            return None
+        query_map = key_map = self.feature_map
+        if self.key_map is not None:
+            key_map = self.key_map
+        if not (query_map.plain and key_map.plain):
+            return None
+        query_features = self._heads(problem.ux, 0)
+        query = query_map.scalars(query_features)
+        key_features = self._heads(problem.uy, 1)
+        key = key_map.scalars(key_features)
+        banks = Banks(
+            query_map.scaled_bank(query.dtype),
+            key_map.scaled_bank(query.dtype),
+            query_map.activation,
+            query_map.nonneg,
+        )
+        return BankedInputs(query, key, banks)
+
+    def check(self, layout: Layout) -> None:
+        super().check(layout)
+        if self.feature_map.cap != "batch":
+            return
+        facts = {
+            "causal": "an order",
+            "padded": "padding",
+            "pairs": "pairs",
+            "stepping": "single steps",
+        }
+        for fact, what in facts.items():
+            if getattr(layout, fact):
+                raise DomainError(
+                    'cap="batch" is a statistic of all tokens of a call and means nothing with '
+                    f'{what}; use cap="running"'
+                )
+
+    def weights(self, problem: Problem) -> Tensor:
+        if self.feature_map.cap != "batch" or problem.parent is None:
+            return super().weights(problem)
+        # The statistic is that of all queries.
+        of_all = super().weights(problem.parent)
+        return of_all[:, :, problem.index]

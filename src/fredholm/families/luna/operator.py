@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...integral import IntegralOperator, Strategy, register_operator
-from .kernel import LunaKernel, LunaMap
+from .kernel import LunaKernel
 
 
 @register_operator("luna")
@@ -38,7 +38,7 @@ class LunaAttention(IntegralOperator):
         torch.Size([2, 5, 16])
     """
 
-    kernel_class = LunaMap
+    options_class = LunaKernel
 
     def __init__(
         self,

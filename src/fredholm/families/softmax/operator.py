@@ -87,7 +87,7 @@ class LinearAttention(IntegralOperator):
         torch.Size([2, 5, 16])
     """
 
-    kernel_class = LinearAttentionKernel
+    options_class = LinearAttentionKernel
 
     def __init__(
         self,
