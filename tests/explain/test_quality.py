@@ -251,7 +251,7 @@ def test_chains_of_negative_weights_are_skipped_by_name():
 @pytest.mark.parametrize("hidden", [{"reach": 1}, {"causal": True}])
 def test_alignment_refuses_points_that_see_few(hidden):
     op = create_operator("softmax", 8, heads=2)
-    with pytest.raises(DomainError, match="without order, pairs, reach or padding.*got Domain"):
+    with pytest.raises(DomainError, match=r"without order, pairs, reach or padding.*got Domain"):
         eigenvector_alignment(op, torch.randn(1, 6, 8), Domain.line(6, **hidden))
 
 

@@ -166,6 +166,15 @@ def test_wrong_input_is_refused(rank, batches, error, message):
         compress(teacher(), rank, batches, held_out=batches)
 
 
+@pytest.mark.parametrize("options", [{"steps": 0}, {"patience": 0}, {"steps": -1}])
+def test_a_fit_without_steps_is_refused(options):
+    operator = ITNetOperator(8, 2, width=4)
+    batches = [(torch.randn(1, 3, 8), Domain.line(3))]
+    name = next(iter(options))
+    with pytest.raises(OptionError, match=f"{name}: expected 1"):
+        compress(operator, 2, batches, held_out=batches, width=4, **options)
+
+
 def test_unsupported_kernels_are_refused():
     affine = IntegralOperator(DIM, HEADS, kernel=LinearAttentionKernel(DIM, HEADS))
     for operator in (affine, create_operator("ckconv", DIM, 2)):

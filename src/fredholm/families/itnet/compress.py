@@ -97,7 +97,7 @@ def compress(
 
     Raises:
         OptionError: a rank above N·d_h of a held-out signal, signals too large to decompose, no
-            signals.
+            signals, or fewer than one step or patience of one.
         ConversionError: a kernel that no low-rank kernel can approximate.
 
     Reference: ITNet §3.3, Proposition 12 and Remark 15.
@@ -195,9 +195,18 @@ class Fitting:
 
 
 class Plateau:
-    """Stopping rule: the mean loss of ``patience`` steps is not 1% below that of as many before."""
+    """Stopping rule: the mean loss of ``patience`` steps is not 1% below that of as many before.
+
+    Raises:
+        OptionError: a patience below one step.
+    """
 
     def __init__(self, patience: int):
+        if patience < 1:
+            raise OptionError(
+                f"patience: expected 1 step or more, got {patience}; for no early stop, give as "
+                "many as there are steps"
+            )
         self.patience = patience
         self.step = 0
         self.window = 0.0
@@ -221,7 +230,15 @@ def optimizer_of(
     lr: float,
     steps: int,
 ) -> tuple[torch.optim.Adam, LambdaLR]:
-    """Return Adam on the factors, and its rate, which falls linearly to zero."""
+    """Return Adam on the factors, and its rate, which falls linearly to zero.
+
+    Raises:
+        OptionError: fewer than one step.
+    """
+    if steps < 1:
+        raise OptionError(
+            f"steps: expected 1 or more, got {steps}; give as many as the fit may take"
+        )
     parameters = list(fitting.student.kernel.parameters())
     optimizer = torch.optim.Adam(parameters, lr=lr)
 
