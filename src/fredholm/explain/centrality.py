@@ -155,8 +155,8 @@ class TokenChain:
             if change <= self.tol:
                 return state[..., 0]
         raise ConvergenceError(
-            f"the distribution still moves by {change:.1e} a step after {self.max_iterations} "
-            f"steps (tol {self.tol:.0e}); allow "
+            f"the distribution still moves by {change:g} a step after {self.max_iterations} "
+            f"steps (tol {self.tol:g}); allow "
             "more iterations, or jump now and then with damping=0.85",
             radius=change / max(before, 1e-300),
             residual=change,

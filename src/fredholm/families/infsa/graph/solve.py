@@ -549,8 +549,8 @@ def _check(report: Convergence, tol: float) -> None:
     if report.residual <= tol:
         return
     raise ConvergenceError(
-        f"the resolvent did not converge: expected a residual of at most {tol:.0e}, got "
-        f"{report.residual:.2e} after {report.iterations} products with M, spectral radius about "
+        f"the resolvent did not converge: expected a residual of at most {tol:g}, got "
+        f"{report.residual:g} after {report.iterations} products with M, spectral radius about "
         f"{report.radius:.4g}. Below 1: allow more iterations, take method='gmres', or a tolerance "
         "above the rounding of the precision. At or above 1 the series has no limit: lower the "
         "decay",
