@@ -11,6 +11,9 @@ from evidence.infsa.speed import definition, quadratic
 from fredholm.distributed import Shards
 from fredholm.domain import Domain
 from fredholm.errors import ConvergenceError, DomainError, OptionError, StrategyError
+from fredholm.families.infsa import centres
+from fredholm.families.infsa.graph import edge_product
+from fredholm.families.infsa.graph.solve import Convergence, _check
 from fredholm.kernels import Layout
 from fredholm.models import create_model, from_pretrained
 from fredholm.operators import (
@@ -91,6 +94,13 @@ def test_non_convergence_is_an_error_with_both_methods():
         op(features())
 
 
+def test_an_error_of_convergence_prints_the_tolerance_as_it_is():
+    """Rounded to one digit, 1.9e-06 would be 2e-06, above the residual."""
+    report = Convergence("neumann", 3, 1.95e-6, 0.5)
+    with pytest.raises(ConvergenceError, match=r"at most 1.9e-06, got 1.95e-06 after 3"):
+        _check(report, 1.9e-6)
+
+
 def test_precision_bounds_the_tolerance():
     op = InfSA(DIM, HEADS, strategy=Resolvent(tol=1e-14, max_iterations=100))
     assert op.convergence(features().float()).residual <= 16 * torch.finfo(torch.float32).eps
@@ -145,6 +155,30 @@ def test_the_linear_response_is_equal_for_all_queries_and_writable():
     assert (out == out[:, :1]).all()
     with torch.no_grad():
         op(features()).add_(1.0)
+
+
+@pytest.mark.parametrize("causal", ["exact", "streaming"])
+@pytest.mark.parametrize("hidden", ["order", "pairs"])
+def test_the_linear_form_keeps_to_the_memory_of_its_strategy(causal, hidden, monkeypatch):
+    domain = Domain.line(N, causal=True, dtype=torch.float64)
+    if hidden == "pairs":
+        pairs = torch.ones(N, N, dtype=torch.bool).tril()
+        domain = Domain.line(N, pairs=pairs, dtype=torch.float64)
+    elif causal == "streaming":
+        pytest.skip("in causal order the streaming form has no pairs")
+    u = features()
+    op = LinearInfSA(DIM, HEADS, causal=causal).double()
+    expected = op(u, domain)
+    budgets = []
+
+    def product(*tensors):
+        budgets.append(tensors[-1].memory)
+        return edge_product(*tensors)
+
+    monkeypatch.setattr(centres, "edge_product", product)
+    op.strategy = Exact(memory=512)
+    assert_close(op(u, domain), expected)
+    assert budgets == [512]
 
 
 def test_the_benchmarks_references_equal_the_operator():

@@ -9,6 +9,7 @@ from ...errors import DomainError, OptionError
 from ...forms import OwnResponse
 from ...integral import (
     CausalTransition,
+    Exact,
     Layout,
     OwnForm,
     Point,
@@ -32,6 +33,15 @@ from .centres import (
     through_heads,
 )
 from .kernel import CONSTANTS, TokenGraphKernel
+
+
+class CentreResponse(OwnResponse):
+    """The kernel's own evaluation, whose pairs go tile by tile within the strategy's memory."""
+
+    strategy: Exact
+
+    def respond(self, kernel: CentreKernel, problem: Problem) -> Tensor:
+        return kernel.evaluate_with(problem, alone, self.strategy.memory)
 
 
 class CentreKernel(TokenGraphKernel, CentredWeights, OwnForm):
@@ -65,7 +75,7 @@ class CentreKernel(TokenGraphKernel, CentredWeights, OwnForm):
     """
 
     rowwise = True
-    forms = (OwnResponse, *TokenGraphKernel.forms)
+    forms = (CentreResponse, *TokenGraphKernel.forms)
 
     def __init__(
         self,
@@ -124,9 +134,17 @@ class CentreKernel(TokenGraphKernel, CentredWeights, OwnForm):
         """Return the response (B, H, Nq, d_out), or (B, H, 1, d_out) where all queries share it."""
         return self.evaluate_with(problem, alone)
 
-    def evaluate_with(self, problem: Problem, total: Sum) -> Tensor:
+    def evaluate_with(
+        self,
+        problem: Problem,
+        total: Sum,
+        memory: int | None = None,
+    ) -> Tensor:
         """Return :meth:`evaluate`, where ``total`` turns sums over the points of a rank into those
         over the points of all.
+
+        ``memory``: bytes of one tile of pairs where order or pairs give each query its centres;
+        None for the device's default.
         """
         u = problem.uy
         q = problem.quadrature
@@ -137,7 +155,7 @@ class CentreKernel(TokenGraphKernel, CentredWeights, OwnForm):
                 return cast(out * self._gain(out), u.dtype)
         value = self._values(u)
         with full_precision(u):
-            out = self._apart(tokens, value, problem)
+            out = self._apart(tokens, value, problem, memory)
             return cast(out * self._gain(out), u.dtype)
 
     def _values(self, u: Tensor) -> Tensor:
@@ -151,9 +169,10 @@ class CentreKernel(TokenGraphKernel, CentredWeights, OwnForm):
         tokens: Tokens,
         value: Tensor,
         problem: Problem,
+        memory: int | None,
     ) -> Tensor:
         """Return the response where order or pairs give each query its centres."""
-        return rows_of_centres(tokens, value, problem.quadrature)
+        return rows_of_centres(tokens, value, problem.quadrature, memory)
 
     def _shared(
         self,
@@ -283,9 +302,10 @@ class StreamingCentreKernel(CentreKernel, CausalTransition):
         tokens: Tokens,
         value: Tensor,
         problem: Problem,
+        memory: int | None,
     ) -> Tensor:
         if problem.quadrature.query_time is None:
-            return super()._apart(tokens, value, problem)
+            return super()._apart(tokens, value, problem, memory)
         return streamed_centres(tokens, value, problem.quadrature)
 
     def evaluate_stream(self, problem: Problem, running: Sum) -> Tensor:

@@ -274,9 +274,10 @@ def rows_of_centres(
     tokens: Tokens,
     value: Tensor,
     quadrature: Quadrature,
+    memory: int | None = None,
 ) -> Tensor:
     """Return the response (B, H, N, d) where an order or pairs give every query its centres. O(N²)
-    time, tiled, O(N) memory.
+    time, tiled, O(N) memory and ``memory`` bytes of one tile (None: the device's default).
     """
     b, h, c, n = tokens.energy.shape
     q = quadrature
@@ -307,6 +308,7 @@ def rows_of_centres(
         causal=causal,
         activation=tokens.activation,
         statistic="sums",
+        memory=memory,
     )
     for step in range(tokens.steps):
         centre = pool[..., :width]

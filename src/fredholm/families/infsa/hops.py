@@ -40,7 +40,8 @@ class Neumann(Strategy):
 
     Args:
         hops: longest walk, at least 1.
-        backend: of the products, see :mod:`fredholm.ops.backend`.
+        backend: of the products with the graph, see :mod:`fredholm.ops.backend`. A causal step
+            multiplies one row, and does so in PyTorch with any backend.
 
     Cost: O(hops·N²) time, O(hops·N) memory with gradients; a causal step O(hops·t).
 
@@ -140,6 +141,8 @@ class GraphRows(Form):
     reason = "a causal row needs the keys before it and a running norm"
     responds = False
     steps = True
+    # A backend is that of products with the graph. A step multiplies one row, in PyTorch, so that a
+    # strategy with Triton's products does not refuse it.
     triton = True
 
     def preferred(self, kernel: Kernel, facts: Facts) -> bool:

@@ -34,7 +34,8 @@ class Resolvent(Strategy):
         max_iterations: largest number of products with M, at least 2.
         method: ``"neumann"`` iterates z ← v + Mz with two vectors; ``"gmres"`` stores ten and needs
             far fewer products where γ is near 1.
-        backend: of the products, see :mod:`fredholm.ops.backend`.
+        backend: of the products with the graph, see :mod:`fredholm.ops.backend`. A causal step
+            multiplies one row, and does so in PyTorch with any backend.
 
     Raises:
         ConvergenceError: the tolerance is not reached; the error has the estimated spectral radius.
