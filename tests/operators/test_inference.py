@@ -20,7 +20,7 @@ from fredholm.errors import InferenceError, OptionError
 from fredholm.families.continuous.splitting import Evolution, FeedForwardTerm, OperatorTerm
 from fredholm.integral import prepared
 from fredholm.integral.contract import MEMOS, call_with
-from fredholm.kernels import WeightedKernel
+from fredholm.kernels import HedgehogFeatures, LunaMap, T2RFeatures, WeightedKernel
 from fredholm.operators import IntegralOperator, create_operator, list_operators
 
 from ..tolerances import assert_close
@@ -419,3 +419,22 @@ def test_a_context_may_begin_or_end_inside_a_functional_call():
         assert not module.training
     assert module.training
     assert not MEMOS
+
+
+@pytest.mark.parametrize(
+    "feature_map",
+    [
+        HedgehogFeatures(4, softmax=True),
+        HedgehogFeatures(4),
+        T2RFeatures(4),
+        LunaMap(4),
+    ],
+    ids=["hedgehog softmax", "hedgehog", "t2r", "luna"],
+)
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_map_that_all_heads_share_answers_as_outside(feature_map, batch):
+    operator = create_operator("linear_attention", 8, 2, feature_map=feature_map)
+    u = torch.randn(batch, 5, 8)
+    expected = operator(u)
+    with fredholm.inference(operator):
+        assert_close(operator(u), expected)

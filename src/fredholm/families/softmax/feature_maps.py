@@ -283,7 +283,7 @@ class HedgehogFeatures(HeadLinear, ExponentialMap):
             # Both halves in one product, which costs less than two products at any length.
             name = ("signed", x.dtype)
             weight, bias = prepared(self, name, lambda: self._signed(x.dtype))
-            if x.shape[0] == 1:
+            if x.shape[0] == 1 and x.shape[1] == len(weight):
                 x = torch.baddbmm(bias, x[0], weight)
                 x = x[None]
             else:
