@@ -203,6 +203,25 @@ def test_causal_attention_refuses_domains_without_order():
             call()
 
 
+def test_a_window_sees_the_point_and_those_before_it():
+    operator = bind(SoftmaxKernel(DIM, HEADS, causal=True, window=2))
+    seen = operator.weights(signal())[0, 0] > 0
+    lag = torch.arange(N)[:, None] - torch.arange(N)
+    assert seen.equal((lag >= 0) & (lag < 2))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"window": 2}, "expected causal=True beside window=2"),
+        ({"window": 0, "causal": True}, "window: expected 1 point or more"),
+    ],
+)
+def test_windows_without_an_order_or_a_point_are_refused(options, message):
+    with pytest.raises(OptionError, match=message):
+        SoftmaxKernel(DIM, HEADS, **options)
+
+
 def test_active_dropout_is_refused_at_every_call():
     operator = bind(SoftmaxKernel(DIM, HEADS, dropout=0.1))
     u = signal()

@@ -35,15 +35,17 @@ class SoftmaxKernel(AttentionKernel, SoftmaxScores):
             0, 1, 2, …
         causal: whether points see only themselves and earlier points. The default domain is then
             causal, and others are refused.
-        window: number of points that a point sees, itself and those before it. Longer default
-            domains have these ``pairs``, and longer domains without pairs are refused.
+        window: beside ``causal``, number of points that a point sees, itself and those before it.
+            Longer default domains have these ``pairs``, and longer domains without pairs are
+            refused.
         dropout: of a converted layer, on weights or output. In training mode such a layer is
             random, not an integral operator, and a call is refused.
 
     Cost: O(N²·dim) time; O(N) memory in the fused form.
 
     Raises:
-        OptionError: ``rotary`` of more features than a head has.
+        OptionError: ``rotary`` of more features than a head has; a ``window`` without ``causal``,
+            or of no point.
         DomainError: a domain without order for ``causal``, or without pairs for ``window``.
         ConversionError: training mode with ``dropout``.
 
@@ -73,6 +75,15 @@ class SoftmaxKernel(AttentionKernel, SoftmaxScores):
             raise OptionError(
                 f"expected rotary positions for up to {self.width} features, the width of a head, "
                 f"got {rotary.width}; give Rotary a width of {self.width} or less"
+            )
+        if window is not None and not causal:
+            raise OptionError(
+                f"expected causal=True beside window={window}, which counts the points before, got "
+                "causal=False; give both, or hide pairs by the domain: Domain.line(n, reach=...)"
+            )
+        if window is not None and window < 1:
+            raise OptionError(
+                f"window: expected 1 point or more, the point itself included, got {window}"
             )
         self.scale = self.width**-0.5 if scale is None else scale
         self.query_norm = query_norm
