@@ -237,6 +237,21 @@ def test_the_batch_cap_bounds_every_channel():
     assert_close(size, own.clamp(max=0.1), dtype=torch.float32)
 
 
+def test_both_caps_bound_a_channel_with_its_coefficient():
+    """A channel of a bank is its coefficient times ψ."""
+    x = 3 * points()
+    running, batch = (luna(cap=cap, target=0.1, bank=True) for cap in ("running", "batch"))
+    batch.load_state_dict(running.state_dict(), strict=False)
+    with torch.no_grad():
+        for layer in (running, batch):
+            layer.coefficient.copy_(torch.tensor([5.0, 0.3]))
+    for _ in range(300):
+        running.observe(x, None)
+    assert_close(running(x), batch(x), dtype=torch.float32)
+    y = running(x).unflatten(-1, (running.channels, -1)) * math.sqrt(running.directions)
+    assert (y.square().mean((0, 1, 2, 4)).sqrt() < 0.1 + 1e-4).all()
+
+
 def test_features_are_float32_under_autocast():
     layer = LunaMap(WIDTH, HEADS)
     with torch.autocast("cpu", dtype=torch.bfloat16):

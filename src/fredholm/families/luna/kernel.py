@@ -88,10 +88,11 @@ class LunaMap(FeatureMap):
             do. For conversions: attention starts nearer to softmax, and ends nearer.
         bank: w and ψ keep their random initial values, and one coefficient per channel is learned
             ("bank + coefficients").
-        cap: scales down channels whose root mean square is above ``target``: ``"running"`` with a
-            running average over what :meth:`observe` is shown, which neither couples samples nor
-            sees ahead; operators and converted layers show it their real points in training. Or
-            ``"batch"`` with the call's statistic, as the paper's listing.
+        cap: scales down channels whose root mean square, the coefficient of ``bank`` included, is
+            above ``target``: ``"running"`` with a running average over what :meth:`observe` is
+            shown, which neither couples samples nor sees ahead; operators and converted layers show
+            it their real points in training. Or ``"batch"`` with the call's statistic, as the
+            paper's listing.
 
     Raises:
         OptionError: an unknown name, or a size below one.
@@ -390,9 +391,18 @@ class LunaMap(FeatureMap):
         if self.coefficient is not None:
             scale = scale * self.coefficient.to(dtype).abs()
         if self.cap == "running":
-            cap = self._cap_at(self.mean_square)
-            scale = scale * cap.to(dtype)
+            scale = scale * self._running_cap().to(dtype)
         return scale
+
+    def _running_cap(self) -> Tensor:
+        """Return the factors that cap channels, coefficients included, by the running average,
+        (L,).
+        """
+        mean_square = self.mean_square
+        if self.coefficient is not None:
+            # The average is that of ψ, and a channel is its coefficient times ψ.
+            mean_square = mean_square * self.coefficient.square()
+        return self._cap_at(mean_square)
 
     def _cap_at(self, mean_square: Tensor) -> Tensor:
         """Return the factors that cap channels of these mean squares, (L,)."""
