@@ -16,7 +16,7 @@ from fredholm.errors import DomainError, OptionError, ShapeError, StrategyError
 from fredholm.integral import Facts, Form, choose
 from fredholm.integral.registry import operator_options, operator_parameters
 from fredholm.integral.strategy import read_strategy
-from fredholm.kernels import Layout, MLPKernel, SoftmaxKernel
+from fredholm.kernels import FEATURE_MAPS, Layout, MLPKernel, SoftmaxKernel
 from fredholm.models import BODIES, HEADS
 from fredholm.operators import (
     Exact,
@@ -42,22 +42,35 @@ def test_operators_are_created_by_name():
     assert operator_factory("softmax") is SoftmaxAttention
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("itnet", {}),
-        ("itnet_low_rank", {}),
-        ("luna", {"cap": "running", "envelope": "channels"}),
-        ("luna", {"bank": True, "preset": "exponential"}),
-        ("ckconv", {}),
-        ("ckconv", {"horizon": 3, "learned_omega": True}),
-        ("ckconv", {"activation": "rff"}),
-        ("ckconv", {"activation": "gelu"}),
-    ],
-)
+# Options of operators that add parameters or draw them in another way.
+RESETTABLE = [
+    *((name, {}) for name in list_operators()),
+    ("itnet", {"depth": 3, "per_head_hidden": True, "learned_frequencies": True}),
+    ("itnet", {"output": "compact", "start": 0.0, "frequencies": 0}),
+    ("itnet_low_rank", {"learned_frequencies": True}),
+    ("luna", {"cap": "running", "envelope": "channels"}),
+    ("luna", {"bank": True, "preset": "exponential"}),
+    ("luna", {"tied": False, "window": 2, "decay": "token", "per_head": True}),
+    ("ckconv", {"horizon": 3, "learned_omega": True}),
+    ("ckconv", {"activation": "rff"}),
+    ("ckconv", {"activation": "gelu"}),
+    ("ckconv", {"separable": True, "heads": 8}),
+    ("infsa", {"learned_decay": True, "bias": True}),
+    ("linear_infsa", {"centres": 2, "tied": False}),
+    ("linear_infsa", {"causal": "streaming", "learned_decay": True}),
+    ("linear_attention", {"decay": "head"}),
+    *(("linear_attention", {"feature_map": name, "tied": False}) for name in sorted(FEATURE_MAPS)),
+    *(
+        ("linear_attention", {"feature_map": name, "window": 2})
+        for name in ("elu", "t2r", "hedgehog", "performer", "luna")
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), RESETTABLE)
 def test_reset_parameters_initialises_operators_built_on_meta(name, options):
     with torch.device("meta"):
-        operator = create_operator(name, 8, 2, **options)
+        operator = create_operator(name, 8, **{"heads": 2, **options})
     operator.to_empty(device="cpu")
     with torch.no_grad():
         for x in operator.state_dict().values():
@@ -66,6 +79,13 @@ def test_reset_parameters_initialises_operators_built_on_meta(name, options):
         if hasattr(module, "reset_parameters"):
             module.reset_parameters()
     assert all(x.isfinite().all() for x in operator.state_dict().values())
+
+
+def test_a_reset_draws_at_the_scales_of_the_constructor():
+    kernel = MLPKernel(2, 4, width=64, epsilon=0.5)
+    first = kernel.weight2.std().item()
+    kernel.reset_parameters()
+    assert kernel.weight2.std().item() == pytest.approx(first, rel=0.1)
 
 
 def _keyword_options(operator) -> dict[str, object]:

@@ -177,9 +177,9 @@ FIRST_LAYER: tuple""",
     # --- gradients""",
     },
     SUPPLIED: {
-        "        self.reset_parameters(epsilon)\n": """\
+        "        self.reset_parameters()\n": """\
         self.phase_scale = nn.Parameter(torch.randn(1, width))
-        self.reset_parameters(epsilon)
+        self.reset_parameters()
 """,
         "        parts = []\n": """\
         terms["key_phase"] = uy[..., 0]

@@ -524,6 +524,24 @@ class FeatureAttentionKernel(AttentionKernel, FeatureAttention, Windowed, Decayi
             self.named_map = self.feature_map
         self.decay = read_decay(dim, heads, decay, half_life)
 
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw the three linear maps again. Beside a window also the feature maps are, because the
+        gain is computed from them.
+        """
+        super().reset_parameters()
+
+        # The base class calls this in its constructor, before there is a gain.
+        gain: nn.Parameter | None = getattr(self, "gain", None)
+        if gain is None:
+            return
+        for feature_map in (self.feature_map, self.key_map):
+            reset = getattr(feature_map, "reset_parameters", None)
+            if reset is not None:
+                reset()
+        first = first_gain(self.feature_map, self._key_map, self.width, self.heads)
+        gain.copy_(first)
+
     @property
     def nonnegative(self) -> bool:  # type: ignore[override]
         """Whether the map is a named function that declares so."""

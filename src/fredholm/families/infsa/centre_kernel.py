@@ -96,11 +96,25 @@ class CentreKernel(TokenGraphKernel, CentredWeights, OwnForm):
         super().__init__(dim, heads, tied=tied, **options)
         self.steps = steps
         self.centres = centres
-        std = self.width**-0.5
-        probes = torch.randn(heads, centres, self.width) * std
+        # Drawn for one centre too, because seeds promise the same weights after it.
+        probes = self._first_probes()
         self.probes: nn.Parameter | None = None
         if centres > 1:
             self.probes = nn.Parameter(probes)
+
+    def _first_probes(self) -> Tensor:
+        """Draw the probes, (H, C, e)."""
+        return torch.randn(self.heads, self.centres, self.width) * self.width**-0.5
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Reset the maps and the decay as :class:`TokenGraphKernel` does, and draw new probes."""
+        super().reset_parameters()
+
+        # The base class calls this in its constructor, before there are probes.
+        probes: nn.Parameter | None = getattr(self, "probes", None)
+        if probes is not None:
+            probes.copy_(self._first_probes())
 
     # --- the definition ---------------------------------------------------------------------------
 

@@ -168,11 +168,12 @@ class MLPKernel(HiddenKernel, SplitHidden):
             self.left = _empty(heads, dim, rank, width)
             self.right = _empty(heads, dim, rank, width)
         self.bias2 = _empty(heads, dim, dim)
-        self.reset_parameters(epsilon)
+        self.epsilon = epsilon
+        self.reset_parameters()
 
-    def reset_parameters(self, epsilon: float = 0.01) -> None:
+    def reset_parameters(self) -> None:
         """Draw the paper's initial weights: near-linear hidden units, and an output that starts as
-        the identity.
+        the identity, up to ``epsilon``.
         """
         nn.init.normal_(self.weight1, std=0.02)
         nn.init.zeros_(self.bias1)
@@ -181,7 +182,7 @@ class MLPKernel(HiddenKernel, SplitHidden):
             nn.init.normal_(weight, std=std)
             nn.init.zeros_(bias)
 
-        std = epsilon * self.width**-0.5
+        std = self.epsilon * self.width**-0.5
         if self.output == "full":
             nn.init.normal_(self.weight2, std=std)
         else:

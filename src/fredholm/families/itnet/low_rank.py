@@ -17,6 +17,9 @@ from ...ops.tiles import ACTIVATIONS, find_activation
 from .capabilities import Pooled
 from .pooled import HiddenPooled
 
+EPSILON = 0.01
+"""Scale of the readouts at first, beside a constant of size 1."""
+
 
 class LinearMap(NamedTuple):
     """A linear map of hidden units, for each sample and head.
@@ -213,12 +216,12 @@ class LowRankKernel(PairKernel, Pooled):
         )
         self.reset_parameters()
 
-    def reset_parameters(self, epsilon: float = 0.01) -> None:
+    def reset_parameters(self) -> None:
         """Draw near-linear hidden units, and factors that start as one semi-orthogonal matrix."""
         for network in (self.query, self.key):
             nn.init.normal_(network.weight1, std=0.02)
             nn.init.zeros_(network.bias1)
-            std = epsilon * self.width**-0.5
+            std = EPSILON * self.width**-0.5
             nn.init.normal_(network.weight2, std=std)
 
         with torch.no_grad():

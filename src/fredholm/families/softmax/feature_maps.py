@@ -116,6 +116,10 @@ class RandomFeatures(FeatureMap):
         self.register_buffer("frequencies", torch.empty(count, width))
         self.redraw()
 
+    def reset_parameters(self) -> None:
+        """Draw new frequencies, as at initialisation."""
+        self.redraw()
+
     @torch.no_grad()
     def redraw(self) -> None:
         """Draw new frequencies from the global generator."""
@@ -231,8 +235,12 @@ class T2RFeatures(HeadLinear):
         if features is None:
             features = width
         super().__init__(width, heads, rows=features, features=features)
-        std = width**-0.5
-        nn.init.normal_(self.weight, std=std)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw normal weights of variance 1 / e, and set biases to zero."""
+        nn.init.normal_(self.weight, std=self.width**-0.5)
+        nn.init.zeros_(self.bias)
 
     def features_of(self, x: Tensor) -> Tensor:
         return torch.relu(self.mixed(x))
@@ -269,8 +277,13 @@ class HedgehogFeatures(HeadLinear, ExponentialMap):
             features=2 * width,
         )
         self.softmax = softmax
-        with torch.no_grad():
-            self.weight.copy_(torch.eye(width))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Set each layer to the identity, without bias."""
+        self.weight.copy_(torch.eye(self.width))
+        self.bias.zero_()
 
     def exponents(self, x: Tensor) -> Tensor:
         x = self.mixed(x)
