@@ -245,6 +245,25 @@ def test_chains_of_negative_weights_are_skipped_by_name():
     assert "non-negative weights" in found.skipped["incoming"]
 
 
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        (["atention"], "unknown method 'atention'; did you mean 'attention'"),
+        (("attention", "rolout"), "unknown method 'rolout'; did you mean 'rollout'"),
+        ([], "expected one or more of attention, rollout, incoming, got none"),
+    ],
+)
+def test_unknown_methods_are_refused(methods, message):
+    with pytest.raises(OptionError, match=message):
+        attention_quality(tiny(), pictures(), methods=methods)
+
+
+def test_a_model_without_any_map_is_refused_with_the_reasons():
+    model = tiny(operator_options={"activation": "gelu"})
+    with pytest.raises(DomainError, match=r"got none: incoming: .*non-negative weights"):
+        attention_quality(model, pictures(), methods=["incoming"])
+
+
 # --- alignment ------------------------------------------------------------------------------------
 
 

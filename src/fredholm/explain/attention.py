@@ -160,14 +160,19 @@ def image_maps(
         return maps_of(readable.trace(images), method, layer)
 
 
+def check_method(method: str) -> None:
+    """Raise OptionError for a method that is not one of :data:`METHODS`."""
+    if method not in METHODS:
+        raise OptionError(f"unknown method {method!r}{suggest(method, METHODS)}")
+
+
 def maps_of(
     seen: Sequence[Seen],
     method: str,
     layer: int = -1,
 ) -> Tensor:
     """Return :func:`image_maps` from the inputs of a model's operators."""
-    if method not in METHODS:
-        raise OptionError(f"method: received {method!r}{suggest(method, METHODS)}")
+    check_method(method)
     if not seen or not all(isinstance(operator, IntegralOperator) for operator, _, _ in seen):
         raise DomainError("maps need integral operators; this model has none")
     if not -len(seen) <= layer < len(seen):

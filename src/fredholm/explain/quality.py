@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..errors import DomainError, OptionError, ShapeError
 from ..modes import evaluating
-from .attention import METHODS, maps_of
+from .attention import METHODS, check_method, maps_of
 from .removal import Degradation, degradation
 from .targets import localisation, patch_targets
 from .vision import traced
@@ -114,8 +114,10 @@ def attention_quality(
         seed: of the random order and of ties.
 
     Raises:
+        OptionError: an unknown method, or none.
         ShapeError: boxes or masks of another shape than the images.
-        DomainError: operators that do not live on a grid of patches.
+        DomainError: operators that do not live on a grid of patches, or a model for which no method
+            is defined.
 
     Reference: InfSA §4.2, §4.5.
 
@@ -125,6 +127,10 @@ def attention_quality(
         >>> sorted(found.maps), found.degradation["rollout"].curves["morf"].shape
         (['attention', 'incoming', 'rollout'], torch.Size([2, 3]))
     """
+    if not methods:
+        raise OptionError(f"methods: expected one or more of {', '.join(METHODS)}, got none")
+    for method in methods:
+        check_method(method)
     readable = traced(model)
     known = {"box": boxes, "mask": masks}
     shape = (len(images), *images.shape[2:])
@@ -143,6 +149,12 @@ def attention_quality(
                 if method == "attention":
                     raise
                 skipped[method] = str(error)
+    if not maps:
+        reasons = "; ".join(f"{method}: {reason}" for method, reason in skipped.items())
+        raise DomainError(
+            f"expected a method that is defined for this model, got none: {reasons}; give others of "
+            f"{', '.join(METHODS)}"
+        )
     first_map = next(iter(maps.values()))
     grid: Any = tuple(first_map.shape[1:])
     targets = {}
