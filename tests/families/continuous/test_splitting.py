@@ -228,6 +228,27 @@ def test_relaxed_is_the_papers_sequence_of_substeps():
     assert_close(seen[-1].after, expected)
 
 
+def test_steps_that_are_one_up_to_rounding_are_relaxed():
+    horizon = 1.0 + 1e-12
+    u = draw(1, N, D)
+    evolution = spread(Evolution([encoder_terms(D, 2, 6)], scheme=Relaxed(), horizon=horizon))
+    rounded = evolution(u, DOMAIN)
+    evolution.horizon = 1.0
+    assert_close(rounded, evolution(u, DOMAIN))
+
+
+def test_observers_of_the_relaxation_receive_what_was_computed():
+    """With dropout, and with controls between two knots."""
+    knots = [encoder_terms(D, 2, 6, dropout=0.5, drop_path=0.5) for _ in range(2)]
+    evolution = spread(Evolution(knots, scheme=Relaxed(), controls="linear")).train()
+    seen = []
+    evolution(draw(4, N, D), DOMAIN, observer=seen.append)
+    of_network = [i for i, substep in enumerate(seen) if substep.name == "relaxation"]
+    assert len(of_network) == 2
+    for i in of_network:
+        assert torch.equal(seen[i].after, seen[i + 1].before)
+
+
 def test_a_user_defined_scheme_runs():
     class Backwards(Scheme):
         def step(self, flows, u, t, dt):

@@ -34,7 +34,8 @@ class Substep:
         name: the term's class, or the name of a state inside the substep (``layer 1``,
             ``relaxation``).
         term: the term, with the parameters of its nearest knot.
-        before, after: u before and after it, (B, N, D).
+        before, after: u before and after it, (B, N, D). States inside a substep are those of
+            ``term`` without dropout; the last one is what the evolution computed.
     """
 
     step: int
@@ -399,8 +400,10 @@ def _report(
     """Call an observer with each state inside a substep, or with the substep where it has none."""
     if not stages:
         observer(record)
+        return
     before = record.before
-    for name, state in stages:
+    last_name, _ = stages[-1]
+    for name, state in stages[:-1]:
         stage = replace(
             record,
             name=name,
@@ -409,6 +412,7 @@ def _report(
         )
         observer(stage)
         before = state
+    observer(replace(record, name=last_name, before=before))
 
 
 def _unsplit(

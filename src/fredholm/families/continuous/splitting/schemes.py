@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ....errors import OptionError, suggest
-from .term import Term
+from .term import STEP_ERROR, Term
 
 Flow = Callable[..., Tensor]
 """``flow(u, t, dt, speed=1.0)``: u after v' = speed · A(v; θ(t + dt/2)) over [t, t + dt]."""
@@ -81,8 +81,7 @@ class Relaxed(Lie):
     """
 
     def check_step(self, dt: float) -> None:
-        # A step is horizon / steps, which rounding may leave just beside 1.
-        if abs(dt - 1.0) > 1e-9:
+        if abs(dt - 1.0) > STEP_ERROR:
             raise OptionError(
                 f"expected steps of 1 for Relaxed, which recovers the encoder, got {dt:g}; use Lie "
                 "for other steps, which adds dt·N(u)"

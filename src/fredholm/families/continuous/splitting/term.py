@@ -13,6 +13,10 @@ from ....errors import OptionError, suggest
 
 Rate = Callable[[Tensor], Tensor]
 
+STEP_ERROR = 1e-9
+"""Largest difference from 1 of a step that counts as one: a step is horizon / steps, which is
+rounded."""
+
 
 class SubstepError(OptionError):
     """A substep that a term does not have, or not in this scheme."""
@@ -147,7 +151,11 @@ class Term(nn.Module):
         domain: Domain,
         substep: str,
     ) -> list[tuple[str, Tensor]]:
-        """Return named states inside one substep, for observers; most terms have none."""
+        """Return named states inside one substep, for observers; most terms have none.
+
+        The last one is the state after the substep, for which an evolution reports what it really
+        computed.
+        """
         return []
 
     def extra_repr(self) -> str:

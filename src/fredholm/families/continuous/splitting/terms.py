@@ -17,7 +17,7 @@ from ....errors import OptionError, suggest
 from ....integral import Part, create_operator
 from ....ops.backend import at_least_single, cast, full_precision, promoted
 from ....stochastic_depth import StochasticDepth
-from .term import EXPLICIT, SubstepError, Term, mix
+from .term import EXPLICIT, STEP_ERROR, SubstepError, Term, mix
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -221,7 +221,7 @@ class FeedForwardTerm(Term):
         domain: Domain,
         h: float,
     ) -> Tensor:
-        if h != 1.0:
+        if abs(h - 1.0) > STEP_ERROR:
             why = "the relaxation is the network's only skip and belongs to a step of 1"
             raise SubstepError(
                 f"FeedForwardTerm cannot serve substep='relaxed' over {h}: {why}; use euler"
