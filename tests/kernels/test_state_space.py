@@ -151,6 +151,16 @@ def test_rules_converge_to_real_time_at_their_order(rule):
     ), errors
 
 
+def test_poles_of_half_precision_weights_are_not_rounded():
+    """Rounded to bfloat16, e^0.7 loses its third digit."""
+    kernel = SelectiveKernel(4, 3).bfloat16()
+    with torch.no_grad():
+        kernel.log_decay.fill_(0.7)
+    poles = kernel.terms(torch.randn(1, 2, 4).bfloat16()).poles
+    assert poles.dtype == torch.float32
+    assert_close(poles, -kernel.log_decay.float().exp())
+
+
 def test_zoh_needs_no_inverse():
     """An integrator has a singular A: B̄ is the step."""
     kernel = StateSpaceKernel(torch.zeros(1, 1), torch.ones(1, 1), discretization="zoh", step=0.25)

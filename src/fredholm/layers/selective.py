@@ -218,7 +218,7 @@ class SelectiveKernel(TrajectoryKernel):
         outputs = full(self.output(u))
         with full_precision(u):
             step = F.softplus(step)
-            poles = prepared(self, "poles", lambda: -self.log_decay.exp())
+            poles = prepared(self, "poles", lambda: -full(self.log_decay).exp())
             z = step[..., None] * poles
             # `expm1` keeps the digits of e^z - 1 where the step is small.
             if self.discretization == "zoh":
