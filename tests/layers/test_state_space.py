@@ -10,6 +10,7 @@ from evidence.unification.witnesses_recurrence import state_against_rank, two_si
 from fredholm.convert import as_operator
 from fredholm.domain import Domain
 from fredholm.errors import OptionError, ShapeError
+from fredholm.kernels import DiagonalStateSpaceKernel
 from fredholm.layers import diagonal_system, linear_system
 
 from ..tolerances import assert_close
@@ -55,6 +56,14 @@ def test_wrong_options_and_shapes_are_refused():
     one = torch.ones(1, 1)
     with pytest.raises(OptionError, match="real time is not discretised"):
         linear_system(a, a, a, continuous=True, discretization="zoh")
+    with pytest.raises(OptionError, match=r"step: expected none without.*got 0\.1"):
+        linear_system(a, a, a, step=0.1)
+    with pytest.raises(OptionError, match="real time reads its steps off the domain, got 0"):
+        linear_system(a, a, a, continuous=True, step=0.1)
+    with pytest.raises(OptionError, match="steps: expected none without a discretization"):
+        DiagonalStateSpaceKernel(2, discretization=None, steps=(0.1, 0.2))
+    with pytest.raises(OptionError, match="a rule of discretization and a step above 0"):
+        diagonal_system(torch.tensor([-1 + 1j]), one + 0j, one + 0j, step=0.0)
     with pytest.raises(ShapeError, match="feedthrough"):
         linear_system(a, a, a, one)
     with pytest.raises(OptionError, match="Re < 0"):

@@ -50,7 +50,8 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
         conjugate: states stand for conjugate pairs (the factor 2); otherwise the real part is taken
             as it is.
         initial_state: learn the state before the first point.
-        steps: smallest and largest initial Δ, drawn log-uniformly per head.
+        steps: beside a discretization, smallest and largest initial Δ, drawn log-uniformly per
+            head; 1e-3 and 1e-1 by default.
 
     Parameters are real: ``log_decay`` with Re λ = -exp(log_decay), ``frequency`` = Im λ (H, S),
     ``input`` (H, S, d_in, 2), ``readout`` (H, d_out, S, 2), ``log_step`` (H,). Initially λ_n = -1/2
@@ -77,9 +78,16 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
         discretization: str | None = "zoh",
         conjugate: bool = True,
         initial_state: bool = False,
-        steps: tuple[float, float] = (1e-3, 1e-1),
+        steps: tuple[float, float] | None = None,
     ):
         super().__init__(heads, d_in, d_out)
+        if discretization is None and steps is not None:
+            raise OptionError(
+                "steps: expected none without a discretization, because the poles are those of the "
+                f"recurrence, got {steps}; name a rule: discretization='zoh'"
+            )
+        if steps is None:
+            steps = (1e-3, 1e-1)
         if state < 1 or not 0 < steps[0] <= steps[1]:
             raise OptionError(
                 "a diagonal system: expected state >= 1 and 0 < steps[0] <= steps[1], got "
@@ -266,7 +274,7 @@ def diagonal_system(
         conjugate: each pole stands for a conjugate pair, :math:`y = 2\,\mathrm{Re}\,C h`.
 
     Raises:
-        OptionError: a pole that does not decay.
+        OptionError: a pole that does not decay, no rule, or a step that is not positive.
         ShapeError: matrices that do not fit one another.
 
     Example:
@@ -282,6 +290,11 @@ def diagonal_system(
         got = ", ".join(map(str, shapes))
         raise ShapeError(
             f"a diagonal system: expected poles (S,), B (S, d_in) and C (d_out, S), got {got}"
+        )
+    if discretization is None or not step > 0:
+        raise OptionError(
+            "a diagonal system: expected a rule of discretization and a step above 0, got "
+            f"discretization={discretization!r} and step={step}"
         )
     if not bool((poles.real < 0).all()):
         largest = float(poles.real.max())

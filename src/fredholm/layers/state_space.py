@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..arguments import describe
 from ..errors import OptionError
 from ..integral import IntegralOperator, Kernel, prepared
 from ..ops.scan import krylov, transition_scan
@@ -49,7 +50,7 @@ class StateSpaceKernel(TimeInvariantKernel):
         output_matrix: C, (d_out, S), or None for the state itself.
         discretization: ``"zoh"``, ``"bilinear"``, ``"euler"``, or None for matrices of the
             recurrence.
-        step: Δ, a number or a parameter.
+        step: beside a discretization, Δ, a number or a parameter; 1 by default.
         initial_state: h before the first point, (S,), or None for zero.
         bias: b, (S,), or None.
 
@@ -59,7 +60,7 @@ class StateSpaceKernel(TimeInvariantKernel):
 
     Raises:
         ShapeError: matrices that do not fit one another.
-        OptionError: an unknown rule.
+        OptionError: an unknown rule, or a step without one.
 
     Reference: ITNet Theorem 3 (a, b), E.11; CKConv A.3.
 
@@ -76,7 +77,7 @@ class StateSpaceKernel(TimeInvariantKernel):
         output_matrix: Tensor | None = None,
         *,
         discretization: str | None = None,
-        step: float | Tensor = 1.0,
+        step: float | Tensor | None = None,
         initial_state: Tensor | None = None,
         bias: Tensor | None = None,
     ):
@@ -88,11 +89,18 @@ class StateSpaceKernel(TimeInvariantKernel):
         super().__init__(1, input_matrix.shape[1], d_out)
         self.size = size
         self.discretization = check_rule(discretization)
+        if discretization is None and step is not None:
+            raise OptionError(
+                "step: expected none without a discretization, because the matrices are those of "
+                f"the recurrence, got {describe(step)}; name a rule: discretization='zoh'"
+            )
         self.state_matrix = as_parameter(state_matrix)
         self.input_matrix = as_parameter(input_matrix)
         self.output_matrix = as_parameter_or_none(output_matrix)
         self.initial_state = as_parameter_or_none(initial_state)
         self.bias = as_parameter_or_none(bias)
+        if step is None:
+            step = 1.0
         if isinstance(step, Tensor):
             step = as_parameter(step)
         self.step = step
@@ -204,7 +212,7 @@ def linear_system(
     feedthrough: Tensor | None = None,
     *,
     discretization: str | None = None,
-    step: float | Tensor = 1.0,
+    step: float | Tensor | None = None,
     initial_state: Tensor | None = None,
     continuous: bool = False,
 ) -> IntegralOperator:
@@ -225,7 +233,7 @@ def linear_system(
 
     Raises:
         ShapeError: matrices that do not fit one another.
-        OptionError: an unknown rule, or a rule of discretisation for real time.
+        OptionError: an unknown rule, a step without a rule, or either of them for real time.
 
     Reference: ITNet Theorem 3 (a, b), E.2, E.11.
 
@@ -239,6 +247,11 @@ def linear_system(
         raise OptionError(
             "discretization: expected None, because a system in real time is not discretised, got "
             f"{discretization!r}"
+        )
+    if continuous and step is not None:
+        raise OptionError(
+            "step: expected none, because a system in real time reads its steps off the domain, "
+            f"got {describe(step)}; leave it out, or name a rule instead of continuous=True"
         )
     matrices = state_matrix, input_matrix, output_matrix
     if continuous:
