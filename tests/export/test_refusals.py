@@ -39,6 +39,8 @@ from fredholm.lab.training.exporting import export_run, export_run_steps
 from fredholm.models import create_model
 from fredholm.ops.custom_op import custom_op
 
+from .programs import decoder as text_decoder
+
 
 @pytest.fixture
 def model():
@@ -179,6 +181,21 @@ def test_generated_inputs_have_padding(kind):
 def test_signatures_compare_by_value(model):
     assert signature_of(model) == signature_of(model)
     assert isinstance(signature_of(model), Signature)
+
+
+def test_steps_need_texts_of_some_tokens(tmp_path):
+    pytest.importorskip("onnxruntime")
+    with pytest.raises(OptionError, match="expected texts of 4 tokens or more.*got a model of 3"):
+        export_decoder(text_decoder("softmax", 3), tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("longest", [4, 6, 8, 64])
+def test_traced_prompts_fit_short_texts(longest):
+    """The prompt, and one more token of it, by which the axes of a state are found."""
+    model = text_decoder("softmax", longest)
+    names = StateNames.of(model.prefill(torch.ones(1, 3).long(), model.init_state(longest))[1])
+    for axes in decoder._free_axes(model, names):
+        assert "batch" in axes.values()
 
 
 def test_steps_need_a_model_of_the_next_token(model, tmp_path):

@@ -27,7 +27,14 @@ from .onnx import INPUT, OUTPUT, Runner, converted, onnx_forms, runner_of
 from .program import check_error, check_ops, first_lines, without_torchs_warning
 from .signature import LARGEST_BATCH, signature_of
 
-TRACED_BATCH, TRACED_PROMPT = 5, 7
+TRACED_BATCH = 5
+LONGEST_TRACED = 7
+"""Tokens of the prompt that programs are traced with, fewer where a model's texts are shorter."""
+
+SHORTEST = 4
+"""Tokens of the shortest texts that can be exported. In shorter ones a past has one or two tokens,
+which a tracer takes for fixed numbers."""
+
 CHECKED = ((5, 7), (1, 1), (2, 130))
 """Batches and prompts that programs are compared with the model at; the longest prompt has three
 blocks of 64 tokens, as causal forms compute in."""
@@ -177,7 +184,7 @@ def export_decoder(
         metadata: see :func:`.export_onnx`.
 
     Raises:
-        OptionError: a model that does not go token by token.
+        OptionError: a model that does not go token by token, or texts of fewer than 4 tokens.
         ExportError: a model that cannot be traced, or programs that answer otherwise.
         MissingExtraError: ``onnxscript`` or ``onnxruntime`` is not installed.
         StorageError: a file that cannot be written.
@@ -224,8 +231,8 @@ def export_decoder(
 def _traced(model: Model) -> tuple[ExportedProgram, ExportedProgram, StateNames]:
     """Trace the prefill and the step into two programs of torch's own operations.
 
-    Both are traced on made-up texts: a batch of TRACED_BATCH prompts of TRACED_PROMPT tokens, and
-    the state after them for the step. The batch is free in both, the length of the prompt in the
+    Both are traced on made-up texts: a batch of TRACED_BATCH prompts of LONGEST_TRACED tokens or as
+    many as fit, and the state after them for the step. The batch is free in both, the length of the prompt in the
     prefill, and the number of tokens seen in the step.
 
     Returns:
@@ -237,7 +244,8 @@ def _traced(model: Model) -> tuple[ExportedProgram, ExportedProgram, StateNames]
         ExportError: a model that torch.export cannot trace, or a state that is not made of tensors.
     """
     length = _longest(model)
-    numbers = _texts(model, TRACED_BATCH, TRACED_PROMPT)
+    traced_prompt = _traced_prompt(length)
+    numbers = _texts(model, TRACED_BATCH, traced_prompt)
     start = model.init_state(length, batch=TRACED_BATCH)
     _, state = model.prefill(numbers, start)
     names = StateNames.of(state)
@@ -274,7 +282,7 @@ def _traced(model: Model) -> tuple[ExportedProgram, ExportedProgram, StateNames]
             step = torch.export.export(
                 Step(model, state, names, axes),
                 # The number of tokens seen is a tensor without dimensions, which has no free size.
-                (next_tokens, torch.tensor(TRACED_PROMPT), past),
+                (next_tokens, torch.tensor(traced_prompt), past),
                 dynamic_shapes=({0: batch}, None, past_shapes),
                 strict=False,
             )
@@ -313,9 +321,10 @@ def _free_axes(model: Model, names: StateNames) -> list[FreeAxes]:
         return [tensor.shape for tensor in names.tensors(state)]
 
     # One of the two numbers changes at a time, and with it the dimensions that follow it.
-    traced = shapes(TRACED_BATCH, TRACED_PROMPT)
-    other_batch = shapes(TRACED_BATCH + 1, TRACED_PROMPT)
-    other_prompt = shapes(TRACED_BATCH, TRACED_PROMPT + 1)
+    prompt = _traced_prompt(_longest(model))
+    traced = shapes(TRACED_BATCH, prompt)
+    other_batch = shapes(TRACED_BATCH + 1, prompt)
+    other_prompt = shapes(TRACED_BATCH, prompt + 1)
     axes = []
     for shape, by_batch, by_prompt in zip(traced, other_batch, other_prompt, strict=True):
         named = {}
@@ -407,7 +416,7 @@ def _longest(model: Model) -> int:
     """Return the number of tokens of the longest text.
 
     Raises:
-        OptionError: a model that does not go token by token.
+        OptionError: a model that does not go token by token, or texts too short for it.
     """
     encoder: Any = model.config.encoder
     if not encoder.causal or model.pool != "every":
@@ -415,7 +424,19 @@ def _longest(model: Model) -> int:
             "export: expected an encoder of causal texts and head.pool='every' for steps, got "
             f"{encoder.kind} with pool={model.pool!r}"
         )
+    if encoder.points < SHORTEST:
+        raise OptionError(
+            f"export: expected texts of {SHORTEST} tokens or more for steps, got a model of "
+            f"{encoder.points}; give encoder.max_length, or export the whole-text program instead"
+        )
     return encoder.points
+
+
+def _traced_prompt(length: int) -> int:
+    """Return the tokens of the traced prompt, where the longest text has ``length``: the step must
+    have room for one more.
+    """
+    return min(LONGEST_TRACED, length - 1)
 
 
 def _texts(model: Model, batch: int, length: int) -> Tensor:
