@@ -16,7 +16,7 @@ from torch import nn
 from fredholm import as_operator
 from fredholm.errors import CheckpointError, ConversionError, DataError, OptionError, ShapeError
 from fredholm.explain import report_module
-from fredholm.explain.calls import capture, convertible_layers
+from fredholm.explain.calls import _sequence, capture, convertible_layers
 from fredholm.explain.kernels import kernel_map, kernel_profile, output_points
 from fredholm.lab.report.module import check_kernel, check_output, explain_module
 from fredholm.lab.report.sources import load_inputs, load_model, load_state
@@ -197,6 +197,16 @@ def test_attention_of_transformers_is_captured(name, padded):
     if padded:
         inputs["attention_mask"] = (torch.arange(7) < torch.tensor([[7], [4], [6]])).long()
     assert compare(hugging_face(kind, **sizes), path, inputs)[3] <= 1e-5
+
+
+def test_square_masks_are_told_apart_by_their_names():
+    """As many samples as points: (B, N) of transformers, (N, N) of torch."""
+    u = torch.randn(3, 3, 4)
+    mask = torch.arange(3) < torch.tensor([[3], [1], [2]])
+    of_samples = _sequence(nn.Identity(), u, u, {"x": u, "attention_mask": mask.long()})
+    assert of_samples.pairs.equal(mask[:, None, None].expand(-1, 1, 3, -1))
+    of_pairs = _sequence(nn.Identity(), u, u, {"x": u, "attn_mask": mask})
+    assert of_pairs.pairs.equal(mask)
 
 
 def test_a_folder_of_hugging_face_is_explained(tmp_path):

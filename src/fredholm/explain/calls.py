@@ -436,7 +436,8 @@ def _sequence(
         if mask is not None:
             known.add(name)
             hides = name == "attn_mask" and isinstance(layer, nn.MultiheadAttention)
-            pairs = _pairs(mask, u, hides=hides)
+            by_sample = name == "attention_mask"
+            pairs = _pairs(mask, u, hides=hides, by_sample=by_sample)
     unread = [name for name in _unread(given, 1) if name not in known]
     return Call(
         u,
@@ -452,6 +453,7 @@ def _pairs(
     u: Tensor,
     *,
     hides: bool,
+    by_sample: bool,
 ) -> Tensor:
     """Return an attention mask in the form of :attr:`fredholm.Domain.pairs`.
 
@@ -462,6 +464,8 @@ def _pairs(
             (0 hides), or an additive bias.
         u: the layer's input, (B, N, D).
         hides: whether True in a boolean mask hides a pair, as in ``nn.MultiheadAttention``.
+        by_sample: whether a mask of two dimensions that may be (N, N) or (B, N), because B = N, is
+            (B, N), as the ``attention_mask`` of transformers.
     """
     batch, n = u.shape[:2]
 
@@ -470,7 +474,8 @@ def _pairs(
         mask = mask.unflatten(0, (batch, -1))
 
     # (B, N) tells which keys every query sees: (B, 1, N, N).
-    if mask.dim() == 2 and mask.shape != (n, n):
+    for_pairs = mask.shape == (n, n) and not (by_sample and batch == n)
+    if mask.dim() == 2 and not for_pairs:
         mask = mask[:, None, None, :]
         mask = mask.expand(-1, 1, n, -1)
 
