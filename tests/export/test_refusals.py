@@ -185,7 +185,7 @@ def test_signatures_compare_by_value(model):
 
 def test_steps_need_texts_of_some_tokens(tmp_path):
     pytest.importorskip("onnxruntime")
-    with pytest.raises(OptionError, match="expected texts of 4 tokens or more.*got a model of 3"):
+    with pytest.raises(OptionError, match=r"texts of 4 tokens or more.*got a model of 3"):
         export_decoder(text_decoder("softmax", 3), tmp_path / "model.onnx")
 
 

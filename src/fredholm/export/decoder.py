@@ -232,8 +232,8 @@ def _traced(model: Model) -> tuple[ExportedProgram, ExportedProgram, StateNames]
     """Trace the prefill and the step into two programs of torch's own operations.
 
     Both are traced on made-up texts: a batch of TRACED_BATCH prompts of LONGEST_TRACED tokens or as
-    many as fit, and the state after them for the step. The batch is free in both, the length of the prompt in the
-    prefill, and the number of tokens seen in the step.
+    many as fit, and the state after them for the step. The batch is free in both, the length of the
+    prompt in the prefill, and the number of tokens seen in the step.
 
     Returns:
         The prefill, the step, and the names of the state's tensors, whose order is that of the
