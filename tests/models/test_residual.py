@@ -8,9 +8,18 @@ from torch import nn
 
 from fredholm.domain import Domain
 from fredholm.errors import OptionError
+from fredholm.integral import DefaultLine
+from fredholm.integral.registry import OPERATORS
+from fredholm.kernels import MLPKernel
+from fredholm.models import create_model
 from fredholm.models.bodies.residual import ResidualBody
 from fredholm.models.depth import FeedForward, ResidualBlock
-from fredholm.operators import create_operator
+from fredholm.operators import (
+    IntegralOperator,
+    ITNetOperator,
+    create_operator,
+    register_operator,
+)
 from fredholm.stochastic_depth import StochasticDepth
 
 from ..tolerances import assert_close
@@ -112,3 +121,38 @@ def test_a_chunked_network_equals_the_network():
     assert torch.autograd.gradcheck(answer, u)  # the second computation drops the same units
     with pytest.raises(OptionError, match="chunk: expected 1 point at once or more, got 0"):
         FeedForward(6, chunk=0)
+
+
+@pytest.fixture
+def own_operators(monkeypatch):
+    """Let a test register operators of its own."""
+    monkeypatch.setattr(OPERATORS, "_entries", dict(OPERATORS))
+
+
+@pytest.mark.parametrize("preset", ["itnet_nano", "backbone_nano"])
+def test_a_kernel_that_counts_points_does_so_in_every_residual_model(preset, own_operators):
+    class Summed(MLPKernel):
+        line = DefaultLine(measure="counting")
+
+    @register_operator("tests-summed")
+    class SummedOperator(IntegralOperator):
+        def __init__(self, dim, heads=1, *, position_dim: int = 1):
+            kernel = Summed(heads, dim // heads, position_dim=position_dim, width=4)
+            super().__init__(dim, heads, kernel=kernel)
+
+    kinds = {}
+    for operator in ("tests-summed", "itnet"):
+        model = create_model(preset, body={"operator": operator})
+        picture = torch.rand(1, 1, *model.config.encoder.image_size)
+        kinds[operator] = model.trace(picture)[0][2].kind
+    assert kinds == {"tests-summed": "counting", "itnet": "uniform"}
+
+
+def test_options_that_a_constructor_passes_on_get_the_dimension_of_positions(own_operators):
+    @register_operator("tests-passing-on")
+    class PassesOn(ITNetOperator):
+        def __init__(self, dim, heads=1, *, sharp: bool = False, **options):
+            super().__init__(dim, heads, **options)
+
+    model = create_model("itnet_nano", body={"operator": "tests-passing-on"})
+    assert model.body.operators[0].kernel.position_dim == 2

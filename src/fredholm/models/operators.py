@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..arguments import refuse_kind
+from ..arguments import options_of, refuse_kind
 from ..domain import Domain
 from ..errors import OptionError
 from ..integral import (
@@ -36,12 +35,13 @@ def position_options(
 
     Args:
         name: of the operator.
-        position_dim: dimension of the positions; left out where the operator does not have it.
+        position_dim: dimension of the positions; left out where neither the operator nor what it
+            passes options on to has it.
         options: the operator's own, which come first.
         causal: whether points are in an order. Only a sum has this option: its convolutions then
             read the past alone.
     """
-    known = inspect.signature(operator_factory(name)).parameters
+    known = options_of(operator_factory(name))
     from_data: dict[str, Any] = {}
     if "position_dim" in known:
         from_data["position_dim"] = position_dim
@@ -244,7 +244,7 @@ def suited(operator: nn.Module, domain: Domain) -> Domain:
     """
     if not isinstance(operator, IntegralOperator):
         return domain
-    if not _counts(operator.kernel, domain):
+    if not counts(operator):
         means = {"counting": "uniform", "spacing": "probability"}
         return domain.replace(kind=means.get(domain.kind, domain.kind))
     if domain.kind != "uniform":
@@ -252,11 +252,17 @@ def suited(operator: nn.Module, domain: Domain) -> Domain:
     return domain.replace(measure=torch.ones_like(domain.measure), kind="counting")
 
 
-def _counts(kernel: Kernel, domain: Domain) -> bool:
+def counts(operator: nn.Module) -> bool:
+    """Return whether an operator is defined for a mass of one per point."""
+    return isinstance(operator, IntegralOperator) and _counts(operator.kernel)
+
+
+def _counts(kernel: Kernel) -> bool:
     """Return whether a kernel is defined for a mass of one per point."""
     if isinstance(kernel, SumKernel):
-        return any(_counts(part.kernel, domain) for part in kernel.parts)
+        return any(_counts(part.kernel) for part in kernel.parts)
     if isinstance(kernel, LatticeKernel):
         return True
-    place: Any = {"device": domain.positions.device, "dtype": domain.positions.dtype}
+    # Any device and precision would do; on the CPU two points cost nothing.
+    place: Any = {"device": torch.device("cpu"), "dtype": torch.float32}
     return kernel.default_domain(2, **place).kind == "counting"

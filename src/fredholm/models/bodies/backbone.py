@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
 
+from ...arguments import options_of
 from ...domain import Domain
 from ...integral import operator_options
 from ...integral.registry import operator_factory
@@ -82,7 +82,7 @@ def make_layer(
         )
     options: dict[str, Any] = {}
     heads = c.heads
-    if "length" in inspect.signature(operator_factory(c.operator)).parameters:
+    if "length" in options_of(operator_factory(c.operator)):
         # Heads of a convolution are groups: channels that never meet.
         options["length"] = data.points
         heads = 1

@@ -14,7 +14,7 @@ from ...errors import OptionError
 from ...integral import CausalState
 from ..depth import ResidualBlock
 from ..encoders import Encoder, EncoderConfig
-from ..operators import OperatorSum, make_operator, of_block, suited
+from ..operators import OperatorSum, counts, make_operator, of_block, suited
 from .body import Body, StackConfig, register_body, rising_rates
 
 
@@ -139,10 +139,11 @@ class ResidualBody(Body):
         return [block.operator for block in self.blocks]
 
     def suited(self, domain: Domain) -> Domain:
-        """Return the domain that the operators integrate over."""
-        # A sum counts points if one of its parts does; other operators take means here.
+        """Return the domain that the operators integrate over: with a mass of one per point where
+        they are defined for that, or a part of a sum is.
+        """
         operator = self.blocks[0].operator
-        if isinstance(operator, OperatorSum):
+        if isinstance(operator, OperatorSum) or counts(operator):
             return suited(operator, domain)
         return domain
 
