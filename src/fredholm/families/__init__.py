@@ -1,8 +1,10 @@
 """The papers, one a folder, and the layers everybody knows: importing this registers them all.
 
-In every folder ``naive.py`` is the page to open first (the definition in plain einsums), then
-``kernel.py`` (the formula), ``operator.py`` (its constructor), fast forms by algorithm, ``triton/``
-and ``presets.py``. Families do not import one another, and nothing lists them: a folder is one.
+In every folder ``naive.py`` is the page to open first (the definition in plain einsums). Then come
+``kernel.py`` (the formula), ``operator.py`` (its constructor), fast forms by algorithm, and
+``triton/``; in ``continuous``, which evolves the operators of others, ``splitting/``. Presets are in
+``fredholm.models.presets``. Families do not import one another, and nothing lists them: a folder is
+one.
 """
 
 from importlib import import_module
