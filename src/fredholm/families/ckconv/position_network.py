@@ -255,17 +255,15 @@ class PositionNetwork(nn.Module):
     def _by_preset(self) -> None:
         """Set weights and biases by activation, preset and knots."""
         if self.activation == "sine":
-            self._reset_sine(self.first_omega)
+            self._reset_sine()
         elif self.activation != "rff" and self.knots == "uniform":
             self._spread_knots()
 
     @torch.no_grad()
-    def _reset_sine(self, omega: float) -> None:
+    def _reset_sine(self) -> None:
         """Draw the weights and biases of sine layers, by the formulas of ``preset`` in the class.
 
-        Args:
-            omega: ω0. Weights of all layers but the first are divided by it, since the activation
-                multiplies by it.
+        Weights of all layers but the first are divided by ω0, since the activation multiplies by it.
         """
         for i, layer in enumerate(self.layers):
             # The released code leaves torch's default weights, which the layer has drawn itself.
@@ -275,7 +273,7 @@ class PositionNetwork(nn.Module):
             fan = layer.direction.shape[1]
             bound = 1.0 / fan
             if i > 0:
-                bound = math.sqrt(6.0 / fan) / omega
+                bound = math.sqrt(6.0 / fan) / self.first_omega
             layer.draw_weight(bound)
 
             # The magnitude of unit i is |W_i|, the norm of its row of the weight just set.

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 ENDS = ("query_position", "key_position")
 CONTENT = ("query", "key")
-GROUPS = {*ENDS, "relative", "distance", *CONTENT, "product"}
 FEW_HIDDEN = 1 << 21
 """Hidden units of all pairs up to which they are taken at once: `python -m evidence time small
 tune`.
@@ -30,8 +29,6 @@ tune`.
 
 def fits(kernel: MLPKernel, problem: Problem) -> bool:
     """Return whether :func:`.few_points` can take this problem and is faster than the op."""
-    if not GROUPS.issuperset(kernel.groups):
-        return False
     if kernel.weight1.shape[0] > 1:
         return False
     q = problem.quadrature
