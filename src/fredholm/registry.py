@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from importlib import import_module
@@ -60,10 +61,14 @@ class Registry(Mapping[str, Entry]):
     ):
         self.what, self.home, self.attribute = what, home, attribute
         self._entries: dict[str, Entry] = {}
+        self._sources: dict[str, _Source | None] = {}
 
     def add(self, name: str, entry: Entry) -> Entry:
         """Register ``entry`` as ``name``. The same definition may come twice, when its file is
         imported again; another one may not.
+
+        A definition of the same name in a file of the same name counts as the same, because runs
+        keep copies of a user's files. Where the two files differ, a warning names both.
         """
         # A definition from outside must not take a name of the library that is still to come.
         if not _definition(entry).module.startswith("fredholm."):
@@ -74,10 +79,25 @@ class Registry(Mapping[str, Entry]):
                 f"expected a free {self.what} name, but {name!r} is taken by {_origin(known)}; "
                 "choose another name"
             )
+        source = _source(entry)
+        before = self._sources.get(name)
+        if known is not None and before is not None and source is not None:
+            self._warn_of_other_file(name, before, source)
         if self.attribute is not None:
             setattr(entry, self.attribute, name)
         self._entries[name] = entry
+        self._sources[name] = source
         return entry
+
+    def _warn_of_other_file(self, name: str, before: _Source, now: _Source) -> None:
+        """Warn where an entry replaces that of another file with other content."""
+        if before.file == now.file or before.content == now.content:
+            return
+        warnings.warn(
+            f"{self.what} {name!r} of {now.file} replaces that of {before.file}, a file of the same "
+            "name with other content; rename one of the files and its entry to have both",
+            stacklevel=3,
+        )
 
     def register(self, name: str) -> Callable[[Registered], Registered]:
         """Decorator form of :meth:`add`.
@@ -151,6 +171,25 @@ class Registry(Mapping[str, Entry]):
 
 
 # --- which definitions are the same ---------------------------------------------------------------
+
+
+class _Source(NamedTuple):
+    """A user's file and what it contained when it registered an entry."""
+
+    file: Path
+    content: bytes
+
+
+def _source(entry: object) -> _Source | None:
+    """Return the file that defines an entry; None for the library's own, and where there is none."""
+    module = _definition(entry).module
+    if module.startswith("fredholm."):
+        return None
+    name = getattr(sys.modules.get(module), "__file__", None)
+    if name is None or not Path(name).is_file():
+        return None
+    file = Path(name).resolve()
+    return _Source(file, file.read_bytes())
 
 
 class _Definition(NamedTuple):

@@ -470,6 +470,25 @@ def test_taken_names_are_refused_for_classes_of_equal_name(user_file):
         import_file(other)
 
 
+def test_a_file_of_the_same_name_with_other_content_is_named(user_file, recwarn):
+    """Runs keep copies of a user's files: a copy says nothing, another version does."""
+    user_file.write_text(SOURCE.format(name="mine-for-tests"))
+    import_file(user_file)
+    copies = [user_file.parent / folder / user_file.name for folder in ("copy", "other")]
+    for copy in copies:
+        copy.parent.mkdir()
+        copy.write_text(user_file.read_text())
+    import_file(copies[0])
+    user_file.write_text(user_file.read_text() + "\n# edited\n")
+    import_file(user_file)
+    assert not recwarn.list
+
+    copies[1].write_text(user_file.read_text().replace("COUNT = 1", "COUNT = 2"))
+    with pytest.warns(UserWarning, match=r"other/mine_for_tests\.py replaces that of .*mine_for"):
+        module = import_file(copies[1])
+    assert operator_factory("mine-for-tests") is module.Mine
+
+
 def test_the_librarys_definition_wins_over_a_users(monkeypatch):
     colours: Registry[type] = Registry("colour", home="the.library")
     library = {"the.library": SoftmaxAttention}

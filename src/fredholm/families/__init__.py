@@ -2,9 +2,9 @@
 
 In every folder ``naive.py`` is the page to open first (the definition in plain einsums). Then come
 ``kernel.py`` (the formula), ``operator.py`` (its constructor), fast forms by algorithm, and
-``triton/``; in ``continuous``, which evolves the operators of others, ``splitting/``. Presets are in
-``fredholm.models.presets``. Families do not import one another, and nothing lists them: a folder is
-one.
+``triton/``; in ``continuous``, which evolves the operators of others, ``splitting/``. Presets are
+in ``fredholm.models.presets``. Families do not import one another, and nothing lists them: a folder
+is one.
 """
 
 from importlib import import_module

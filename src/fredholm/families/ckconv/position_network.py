@@ -263,7 +263,7 @@ class PositionNetwork(nn.Module):
     def _reset_sine(self) -> None:
         """Draw the weights and biases of sine layers, by the formulas of ``preset`` in the class.
 
-        Weights of all layers but the first are divided by ω0, since the activation multiplies by it.
+        Weights of all layers but the first are divided by ω0, by which the activation multiplies.
         """
         for i, layer in enumerate(self.layers):
             # The released code leaves torch's default weights, which the layer has drawn itself.
