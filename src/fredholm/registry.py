@@ -94,8 +94,8 @@ class Registry(Mapping[str, Entry]):
         if before.file == now.file or before.content == now.content:
             return
         warnings.warn(
-            f"{self.what} {name!r} of {now.file} replaces that of {before.file}, a file of the same "
-            "name with other content; rename one of the files and its entry to have both",
+            f"{self.what} {name!r} of {now.file} replaces that of {before.file}, a file of the "
+            "same name with other content; rename one of the files and its entry to have both",
             stacklevel=3,
         )
 
@@ -181,7 +181,7 @@ class _Source(NamedTuple):
 
 
 def _source(entry: object) -> _Source | None:
-    """Return the file that defines an entry; None for the library's own, and where there is none."""
+    """Return the file that defines an entry; None for the library's own and where there is none."""
     module = _definition(entry).module
     if module.startswith("fredholm."):
         return None
