@@ -227,12 +227,6 @@ def test_triton_is_demanded_of_any_number_of_points(backend, points):
         operator(torch.randn(1, points, DIM), Domain.line(points))
 
 
-def test_triton_is_refused_for_causal_steps():
-    operator = LinearAttention(DIM, HEADS, strategy=Linear(backend="triton"))
-    with pytest.raises(StrategyError, match="state of fixed size, which has no Triton kernel"):
-        operator.init_state(1, Domain.line(N, causal=True))
-
-
 def test_refusals_name_the_missing_capability():
     operator = SoftmaxAttention(DIM, HEADS, strategy="linear")
     with pytest.raises(

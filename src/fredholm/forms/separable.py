@@ -165,14 +165,13 @@ class Chunks(SeparableForm):
 
 class RunningMoment(SeparableForm, StretchForm):
     """The same sequence in parts: the moment of the points before is the whole memory, O(r·c) time
-    and memory per point. Stretches go in chunks, single points by themselves. In PyTorch's
-    operations alone.
+    and memory per point. Stretches go in chunks, single points by themselves, in PyTorch with any
+    backend.
     """
 
     name = "state of fixed size"
     reason = "the weight is an inner product of features, so the points before need one moment"
     responds = False
-    triton = False
 
     def advance(
         self,

@@ -42,7 +42,8 @@ class Exact(Strategy):
         memory: budget in bytes for the working set of one tile or query block; None lets the op
             choose for the device.
         backend: of the tiled forms, ``"auto"``, ``"torch"``, ``"triton"`` or ``"checked"`` (see
-            :mod:`fredholm.ops.backend`). A form without a Triton kernel refuses the last two.
+            :mod:`fredholm.ops.backend`). A form without a Triton kernel refuses the last two. A causal
+            step is one row, in PyTorch with any backend.
 
     Cost: O(N²) time, except for forms that a layer itself defines. Blocks of queries are recomputed
     in the backward, so memory is O(N).
@@ -79,7 +80,8 @@ class Linear(Strategy):
         piece: points whose features a CPU makes at a time, in inference without an order.
         backend: ``"auto"``, ``"torch"``, ``"triton"`` or ``"checked"`` (see
             :mod:`fredholm.ops.backend`). Triton's kernels make the features of a bank (``Banked``)
-            in registers, for sums and for chunks; causal steps have none and refuse the last two.
+            in registers, for sums and for chunks. A causal step is one row, in PyTorch with any
+            backend.
 
     Raises:
         OptionError: a chunk or piece without points, or an unknown backend.
