@@ -42,8 +42,8 @@ class Exact(Strategy):
         memory: budget in bytes for the working set of one tile or query block; None lets the op
             choose for the device.
         backend: of the tiled forms, ``"auto"``, ``"torch"``, ``"triton"`` or ``"checked"`` (see
-            :mod:`fredholm.ops.backend`). A form without a Triton kernel refuses the last two. A causal
-            step is one row, in PyTorch with any backend.
+            :mod:`fredholm.ops.backend`). A form without a Triton kernel refuses the last two. A
+            causal step is one row, in PyTorch with any backend.
 
     Cost: O(N²) time, except for forms that a layer itself defines. Blocks of queries are recomputed
     in the backward, so memory is O(N).
