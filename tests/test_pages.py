@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fredholm.integral.capabilities import CAPABILITIES
+from fredholm.lab.checkout import RECIPES
 from fredholm.training import list_recipes, load_recipe
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -84,8 +85,9 @@ def named(path: str) -> object:
 
 
 def test_the_table_of_recipes_is_complete():
-    rows = re.findall(r"^\| `([\w-]+)` \|", text("recipes.md"), re.MULTILINE)
-    assert rows == list_recipes()
+    rows = re.findall(r"^\| `([\w-]+)`( \(\*checkout\*\))? \|", text("recipes.md"), re.MULTILINE)
+    assert [name for name, _ in rows] == list_recipes()
+    assert {name for name, mark in rows if mark} == set(RECIPES)
 
 
 def command_blocks():

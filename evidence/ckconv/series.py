@@ -138,10 +138,16 @@ class Recurrent(nn.Module):
         return self.gru(x)[0]
 
 
+LEVELS = 4
+"""Blocks of the TCN."""
+FIELD = 1 + 4 * (2**LEVELS - 1)
+"""Number of samples that its last point reads: two convolutions of 3 taps per block."""
+
+
 class Dilated(nn.Module):
     """Residual blocks of two causal convolutions with 3 taps; the dilation doubles per block."""
 
-    def __init__(self, d_in: int, width: int, levels: int = 4, dropout: float = 0.2):
+    def __init__(self, d_in: int, width: int, levels: int = LEVELS, dropout: float = 0.2):
         super().__init__()
         self.dropout = dropout
         widths = [d_in, *[width] * levels]

@@ -41,10 +41,11 @@ A claim is a number per seed: the difference of two variants over the seeds that
 (zero, or what the claim says), two-sided, in one of two ways:
 
 - **Over seeds and samples**, if the answer of both variants to every test sample is stored (as in all runs begun since 28 November 2026). The
-  difference d for seed s and sample i follows a mixed model, d = m + a_s + b_i + e, with random effects of seed, sample and residual. With S seeds, I samples and the mean squares
-  M_a, M_b and M_e of these effects, the variance of the mean m is (M_a + M_b − M_e) / (S I), but at least that from the seeds alone or from the samples alone, with
-  Satterthwaite's degrees of freedom. A difference that depends on a few samples of a small test set is then not significant, however
-  well the seeds agree: of 370 samples, six are 1.6 points.
+  difference d for seed s and sample i follows a mixed model, d = m + a_s + b_i + e, with random effects of seed, sample and residual. p is the largest of three p-values of Student's *t*:
+  over the means of the S seeds, over the means of the I samples, and over both. The last has, with the mean squares M_a, M_b and M_e of these effects, the variance
+  (M_a + M_b − M_e) / (S I) and Satterthwaite's degrees of freedom. A difference that depends on a few samples of a small test set is then not significant, however
+  well the seeds agree: of 370 samples, six are 1.6 points. (Until 30 November 2026 the third p-value counted alone. Its degrees of freedom can be too large with few seeds; one verdict,
+  on rollouts under gravity, became open.)
 - **Over the seeds alone**, if the runs are older and no answers are stored: Student's *t* with n − 1 degrees of freedom. Such rows list
   the number of seeds but no samples. They predict the result of another seed on the same test set, not on another test set.
 

@@ -7,15 +7,46 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..kit.claims import answered, claims_tables, judge, primary_texts
+from ..kit.claims import Claim, answered, claims_tables, judge, primary_texts
 from ..kit.grid import run_sections, sections
 from ..kit.page import head, listed, load
+from ..kit.statistics import Rows, Scores, differences
 from ..kit.subject import Options
 from . import depths, equal_attention
-from .depths import COUNTS, DEEPEST, FILE, KNOTS
-from .equal_attention import FINE, PER_STEP, SAMPLES
+from .depths import COUNTS, DEEPEST, DRAWN, FILE, KNOTS
+from .equal_attention import BUDGETS, FINE, PER_STEP, SAMPLES, name_of
 
-CLAIMS = [*depths.CLAIMS, *equal_attention.CLAIMS]
+
+def cost_of_drawing(count: int) -> Claim:
+    """Return the claim that drawing the number of steps in training costs little.
+
+    The other model is trained with ``count`` steps throughout, and has the same weights: the one set
+    of weights of Lie's scheme in the second contest. The claim was named after the runs.
+    """
+    fixed = name_of("lie", count)
+
+    def sample(found: dict[str, Rows]) -> Scores:
+        drawn = {}
+        for row in found.get(depths.NAME, []):
+            if row["variant"] == DRAWN:
+                way = depths.steps(count)
+                answers = {"accuracy": row["answers"][way]}
+                drawn[row["seed"]] = {"accuracy": row["at"][way], "answers": answers}
+        pairs = []
+        for row in found.get("pictures", []):
+            if row["variant"] == fixed and row["seed"] in drawn:
+                pairs.append((row, drawn[row["seed"]]))
+        return differences(pairs, "accuracy")
+
+    text = f"Pictures, {count} steps: one set of weights costs little beside one trained with {count} steps alone"
+    return Claim(text, "no number", sample, below=0.01)
+
+
+CLAIMS = [
+    *depths.CLAIMS,
+    *map(cost_of_drawing, BUDGETS["pictures"]),
+    *equal_attention.CLAIMS,
+]
 TEXT = """{head}The [continuous transformer](continuous-transformer.md) says that depth is a numerical choice, and so is the scheme. Both are tried here at equal cost.
 The learning rate of every model is chosen among three on validation, with seed 0 and a third to a half of the epochs; the seeds of the tables
 (from {first}) and the primary claims were named before the first run. The pictures are those of Fashion-MNIST as 16 patches of 7 × 7 pixels:
@@ -46,7 +77,7 @@ On pictures Lie's scheme is the more accurate solver at 8 and 16 evaluations, th
 
 ## Claims
 
-*Costs little* allows a loss of at most one point. In these rows the number is the accuracy of the separate encoder minus that of the one set of weights, so a negative number
+*Costs little* allows a loss of at most one point. In these rows the number is the accuracy of the other model minus that of the one set of weights, so a negative number
 means that the one set is ahead. In all other rows a positive number speaks for the claim.
 
 {claims}

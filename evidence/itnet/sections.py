@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from fredholm.kernels import ablations
 
 from ..kit.grid import Section
@@ -238,8 +240,7 @@ MEASURES = {
     "3:1 for the text": ("model.encoder.measure=0.25",),
 }
 BESIDE = ("model.head.kind=mlp", "model.head.pool=mean")
-# Beside the recipe's folder.
-IMPORTED = "import=../itnet/two_streams.py"
+IMPORTED = f"import={Path(__file__).with_name('two_streams.py')}"
 STREAMS = {
     "two streams, cross-attention": (IMPORTED, "model.body.kind=two_streams"),
     "two streams, concatenation": (

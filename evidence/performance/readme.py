@@ -59,19 +59,22 @@ def price() -> str:
         "remember-store": "trained",
         "remember-store-control": "trained, stateless",
     }
-    heads = (
-        "SmolLM2",
-        "recall at 512",
-        "2,048",
-        f"perplexity from {start:,}",
-        f"cache at 4,096 (of {teacher:.0f} MB)",
-    )
     rows = []
+    needles = []
     for name, label in names.items():
         if name not in found["needle"]:
             continue
         ratio = f"{_far_ratio(found, name):.2f}×"
-        rows.append((label, *_recall(found, name), ratio, _cache(found, name)))
+        recall = _recall(found, name)
+        needles.append(recall.needles)
+        rows.append((label, recall.near, recall.far, ratio, _cache(found, name)))
+    heads = (
+        "SmolLM2",
+        "recall at 512",
+        f"2,048 ({min(needles)}–{max(needles)} needles)",
+        f"perplexity from {start:,}",
+        f"cache at 4,096 (of {teacher:.0f} MB)",
+    )
     return (
         "\nThe price, [relative to the original](docs/results/recall.md); training practised such needles:\n\n"
         f"{table(heads, rows)}\n"
@@ -79,17 +82,21 @@ def price() -> str:
 
 
 class Recall(NamedTuple):
-    """Shares of the teacher's digits 512 and 2,048 tokens back; their intervals are on the page."""
+    """Shares of the teacher's digits 512 and 2,048 tokens back; their intervals are on the page.
+
+    The second rests on a number of ``needles``.
+    """
 
     near: str
     far: str
+    needles: int
 
 
 def _recall(found: dict[str, Any], name: str) -> Recall:
     recall = {row["distance"]: row for row in recall_rows(found["needle"], name)}
     near = recall[512][f"{name}_share"]
     far = recall[2048][f"{name}_share"]
-    return Recall(f"{near:.0%}", f"{far:.0%}")
+    return Recall(f"{near:.0%}", f"{far:.0%}", recall[2048]["needles"])
 
 
 def _far_ratio(found: dict[str, Any], name: str) -> float:

@@ -72,7 +72,7 @@ The difference is the other model's error minus ITNet's, in points. It is positi
 """
 LAW = """## {title}
 
-`python -m evidence run physics {law}`. {ends} Every model is trained for {steps:,} steps of {batch} systems, and at equal time for as long as the fastest model needs for {steps:,} steps. *CPU seconds* are those of one thread, on a machine that was shared with other work.
+`python -m evidence run physics {law}`. {ends} Every model is trained for {steps:,} steps of {batch} systems, and at equal time, with the settings chosen for equal steps, for as long as the fastest model needs for {steps:,} steps. *CPU seconds* are those of one thread, on a machine that was shared with other work.
 
 Without training: *{solved}* is the law with the masses that frames 0 and 1 determine; *{mean}* is the law with the same mass for all bodies, hence the error of a model that knows the law but infers nothing; *{constant}* does not change over time.
 

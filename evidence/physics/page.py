@@ -59,7 +59,7 @@ Every model is trained for {steps:,} steps of {batch} systems. {edge} *CPU secon
 
 ## At equal time
 
-Every model is trained for as long as the fastest model needs for {steps:,} steps. The number of steps follows from the CPU seconds per step, medians of rounds that alternate between the models.
+Every model is trained for as long as the fastest model needs for {steps:,} steps. The number of steps follows from the CPU seconds per step, medians of rounds that alternate between the models. The settings are those chosen for equal steps.
 {machine}
 
 {equal_time}

@@ -148,7 +148,7 @@ def _system(module: LoopedSystem) -> IntegralOperator:
         )
     options: Any = {
         "discretization": m.rule,
-        "step": 1.0 if m.step is None else m.step,
+        "step": m.step,
         "initial_state": m.initial,
     }
     return linear_system(m.a, m.b, m.c, m.d, **options)

@@ -74,6 +74,23 @@ def test_p_is_below_5_percent_in_one_of_twenty_draws_without_a_difference(
         assert seeds_alone > 2 * wrong, "seeds alone do not see that another test set differs"
 
 
+def test_p_is_below_1_percent_in_one_of_a_hundred_draws_without_a_difference():
+    """The error over seeds and samples alone would be too small here, in 1.5% of 2,000 draws."""
+    rng = np.random.default_rng(4)
+    draws = [drawn(rng, 5, 200, 0.1, 1.0, 0.1) for _ in range(2_000)]
+    assert np.mean([crossed_p(numbers) < 0.01 for numbers in draws]) < 0.0145
+
+
+@pytest.mark.parametrize("of_seeds", [0.02, 0.2])
+def test_p_is_at_least_that_over_the_seeds_and_that_over_the_samples(of_seeds):
+    rng = np.random.default_rng(5)
+    for _ in range(50):
+        numbers = drawn(rng, 5, 60, of_seeds, 0.4, 0.5, mean=0.2)
+        p = crossed_p(numbers)
+        assert p >= ttest_1samp(numbers.mean(1), 0).pvalue * (1 - 1e-9)
+        assert p >= ttest_1samp(numbers.mean(0), 0).pvalue * (1 - 1e-9)
+
+
 def test_p_finds_a_true_difference_in_nine_of_ten_draws():
     rng = np.random.default_rng(2)
     draws = [drawn(rng, 5, 400, 0.01, 0.1, 0.4, mean=0.05) for _ in range(100)]

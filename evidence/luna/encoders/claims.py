@@ -11,7 +11,7 @@ from ...kit.contest import EQUAL_STEPS, EQUAL_TIME
 from ...kit.page import load
 from ...kit.statistics import Rows, paired
 from .contest import FILE, accuracy_at
-from .texts import LONGEST, TRAINED
+from .texts import LENGTHS, LONGEST, TRAINED
 
 Results = dict[str, Rows]
 LABELS = {"hedgehog": "Hedgehog", "performer": "Performer"}
@@ -51,4 +51,6 @@ CLAIMS = [
     claim("softmax", TRAINED, EQUAL_TIME),
     claim("performer", TRAINED, EQUAL_TIME),
     claim("elu + 1", TRAINED, EQUAL_TIME),
+    # Named after the runs.
+    *(claim("hedgehog", length, EQUAL_TIME) for length in LENGTHS if length > TRAINED),
 ]

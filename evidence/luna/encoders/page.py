@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from fredholm.lab.report.style import new_figure
@@ -36,12 +37,12 @@ attention with elu + 1 predict hidden words. `{run}` trains and tests them, `{ti
 **Data.** The texts are Python's documentation (`python-docs`), with words and other signs as tokens. Words that occur less than {least} times
 have one number together. In every segment of {trained} tokens, {hidden} words are hidden, but none of the {frequent} most frequent ones, mostly signs. Encoders are trained on
 single segments. In the test, all segments of unseen documents are read in texts of {lengths} tokens, with the same hidden words, so that
-only the amount of text around them differs. The accuracy is the share of hidden words that are right; a sample of a claim's test is a segment.
+only the amount of text around them differs. The accuracy is the share of hidden words that are right; a sample of a claim's test is a segment, and segments of one document are not independent.
 
 **Encoders.** They have {blocks} blocks of width {dim} with {heads} heads and differ only in their attention. Beside it is a depthwise convolution of three taps, which
 alone tells neighbours from other words; there are no positions, so that an encoder can read longer texts than in training. LUNA, Hedgehog and Performer
 have {features} features per head, elu + 1 has {few}. Each encoder is trained for {steps} steps of {batch} segments by Adam.
-The learning rate (from {rates}) is the one with the least loss on validation after {brief} steps with seed 0. The seeds of the tables ({seeds}) and the primary claims
+The learning rate (from {rates}) is the one with the least loss on validation after {brief} steps with seed 0, while the claims are about accuracy. The seeds of the tables ({seeds}) and the primary claims
 were named before the first run. {ends}
 
 ## Accuracy and time
@@ -55,7 +56,7 @@ were named before the first run. {ends}
 ## At equal time
 
 Every encoder is trained for as long as the fastest one needs for {steps} steps. The number of steps follows from the CPU seconds per step, medians of rounds
-that alternate between the encoders.
+that alternate between the encoders. The rates are those chosen for equal steps.
 
 {equal_time}
 
@@ -66,7 +67,8 @@ The difference is LUNA's accuracy minus that of the other encoder. The paper doe
 {claims}
 """
 FRONT = """Each cell is the accuracy (%) on texts of a length and the milliseconds of a forward pass of one text: inference, one thread, medians of rounds that
-alternate between the encoders. It is bold where no other encoder is both faster and more accurate.
+alternate between the encoders. It is bold where no other encoder is both faster and more accurate, by the means alone: differences of less than about a point are not significant.
+{falling}
 
 {table}
 
@@ -181,7 +183,27 @@ def front_section(rows: Rows, timed: dict[str, Any] | None) -> str:
     lines = [(name, *of_length) for name, of_length in cells.items() if of_length]
     heads = ("attention", *(f"{length:,} tokens" for length in LENGTHS))
     machine = machine_line(timed["machine"])
-    return FRONT.format(table=table(heads, lines), machine=machine, picture=PICTURE)
+    return FRONT.format(
+        table=table(heads, lines), machine=machine, picture=PICTURE, falling=falling(rows)
+    )
+
+
+def falling(rows: Rows) -> str:
+    """Say whether every encoder is worse on the longest texts than on the shortest."""
+    first, last = LENGTHS[0], LENGTHS[-1]
+    means = {
+        length: [
+            fmean(row[accuracy_at(length)] for row in runs)
+            for runs in by_model(rows, ATTENTIONS).values()
+        ]
+        for length in (first, last)
+    }
+    if not all(short > long for short, long in zip(means[first], means[last], strict=True)):
+        return ""
+    return (
+        f"More text does not help any of them: all are more accurate on pieces of {first:,} tokens than on texts of {last:,}, with the "
+        "same hidden words. So the longer columns show how well an encoder bears a length that it was not trained on, not what it gains from it."
+    )
 
 
 def plot(rows: Rows, times: Rows, theme: Any) -> Any:
