@@ -17,6 +17,7 @@ from fredholm.data import create_dataset
 from fredholm.errors import DataError, OptionError
 from fredholm.lab.data.files import open_files
 from fredholm.lab.data.files.unlabelled import read_unlabelled
+from fredholm.lab.data.kinds.kind import Page
 from fredholm.training import evaluate, load_recipe, predict, train
 
 SIDE = 8
@@ -67,6 +68,22 @@ def test_pictures_of_16_bits_are_read_exactly(tmp_path):
     levels = (raw * 65_535).round().long().unique()
     assert levels.min() >= 1_000
     assert levels.max() <= 1_000 + 8 + SIDE * SIDE
+
+
+@pytest.mark.parametrize("make", [depth, grey], ids=["16 bits", "bytes"])
+def test_a_report_gets_the_inputs_of_training(make, tmp_path):
+    """Shares of white, of 16 bits, must not be taken as normalised already."""
+    samples = open_files(folder_of(tmp_path / "set", make)).dataset("test")
+    indices = torch.arange(len(samples))
+    shown = samples.shown(indices)["inputs"]
+    inputs, pictures = samples.kind.prepare(shown, Page(samples.mean, samples.std))
+    torch.testing.assert_close(inputs, samples.batch(indices)[0])
+
+    raw, _ = samples.raw(indices)
+    if not raw.is_floating_point():
+        raw = raw / 255
+    expected = raw.permute(0, 2, 3, 1).numpy()
+    np.testing.assert_allclose(np.stack(pictures), expected, atol=1e-6)
 
 
 def test_values_in_a_narrow_range_stay_different(tmp_path):

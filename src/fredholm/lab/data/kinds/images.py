@@ -63,8 +63,8 @@ IMAGES = register_kind(Images())
 
 
 class ImageDataset(LabelledDataset):
-    """Labelled images: ``raw(indices)`` returns bytes, ``batch(indices)`` normalised floats,
-    ``self[i]`` one such pair.
+    """Labelled images: ``raw(indices)`` returns bytes, or floats that are shares of white,
+    ``batch(indices)`` normalised floats, ``self[i]`` one such pair.
 
     x = (pixel / 255 − mean) / std per channel.
 
@@ -167,8 +167,10 @@ class ImageDataset(LabelledDataset):
         return Augment(**chosen)
 
     def shown(self, indices: Int[Tensor, " b"]) -> dict[str, Any]:
-        # A report shows pictures, so it gets bytes and normalises them itself.
+        # A report draws pictures. It normalises bytes itself, and takes floats as normalised.
         images, _ = self.raw(indices)
+        if images.is_floating_point():
+            images = self.normalise(images)
         return {
             "inputs": images,
             "boxes": self.masks(indices, "box"),
@@ -182,7 +184,7 @@ class ImageDataset(LabelledDataset):
 
 
 class ImagesInMemory(ImageDataset):
-    """Images in memory (N, C, H, W), bytes or normalised floats."""
+    """Images in memory (N, C, H, W): bytes, or floats in the units of ``mean`` and ``std``."""
 
     def __init__(
         self,
