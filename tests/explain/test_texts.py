@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from fredholm.errors import ShapeError
-from fredholm.explain import ReportOptions, Samples, report
+from fredholm.explain import ReportOptions, Samples, report, report_run
 from fredholm.lab.data import Vocabulary
-from fredholm.lab.report.importance import Word, word_support
+from fredholm.lab.report.importance import Word, read_texts, word_support
 from fredholm.lab.report.kernels import QUANTITIES, draw_steps, evolution_section
 from fredholm.lab.report.style import LIGHT
 from fredholm.models import create_model
@@ -189,17 +189,78 @@ def test_the_support_of_a_word_is_its_change_of_the_log_odds():
     assert word_support(Sees(), "7", read_digits, called=1) == [Word("7")]
 
 
-def test_marked_words_are_on_the_page(tmp_path):
+def film_model(**options):
+    """Return a model that knows a few words, its texts, and their numbers."""
     vocabulary = Vocabulary("words", ("fine", "dull", "film", "a", "it", "is", "so"))
-    model = text_model()
+    model = text_model(**options)
+    model.extra = {"vocabulary": vocabulary.to_dict(), "max_length": 8}
     texts = ["a fine film", "so dull it is", "a film it is"]
-    model.extra = {"vocabulary": vocabulary.to_dict(), "max_length": 8, "classes": ["bad", "good"]}
-    numbers = torch.tensor(
-        [vocabulary.encode(text) + [0] * (4 - len(text.split())) for text in texts]
-    )
+    return model, texts, read_texts(model.extra)
+
+
+def answers_without(text, read, model):
+    """Return the model's outputs for a text without each of its words."""
+    words = text.split()
+    texts = [" ".join(words[:i] + words[i + 1 :]) for i in range(len(words))]
+    with torch.no_grad():
+        return model(read(texts)).double()
+
+
+def test_numbers_without_a_word_are_in_the_units_of_the_files(tmp_path):
+    model, texts, read = film_model(num_classes=1)
+    model.extra |= {"units": [50.0, 10.0], "classes": ["stars"]}
     page = report(
         model,
-        Samples(numbers, torch.tensor([1, 0, 1]), texts=texts),
+        Samples(read(texts), texts=texts, targets=torch.tensor([40.0, 50.0, 60.0])),
+        out_dir=tmp_path,
+        options=ReportOptions(samples=2),
+    ).read_text(encoding="utf-8")
+    found = torch.tensor([float(it) for it in re.findall(r'title="without it: ([^"]*)"', page)])
+    outputs = torch.cat([answers_without(text, read, model)[:, 0] for text in texts])
+    expected = outputs * 10 + 50
+    off = (found[:, None] - expected).abs().amin(1)
+    assert len(found) > 3
+    assert off.max() < 0.01
+
+
+def test_confidences_of_a_run_are_calibrated(tmp_path):
+    """Those of examples, and of texts without a word."""
+    model, texts, read = film_model()
+    temperature = 4.0
+    numbers = read(texts)
+    labels = torch.tensor([1, 0, 1])
+    model.save_pretrained(tmp_path / "model", classes=["bad", "good"], **model.extra)
+    (tmp_path / "calibration.json").write_text(json.dumps({"temperature": temperature}))
+    page = report_run(
+        tmp_path,
+        Samples(numbers, labels, texts=texts),
+        options=ReportOptions(samples=2),
+    ).read_text(encoding="utf-8")
+
+    with torch.no_grad():
+        logits = model(numbers).double()
+    probability = (logits / temperature).softmax(-1).amax(1)
+    raw = logits.softmax(-1).amax(1)
+    assert f"{probability[0]:.0%}" != f"{raw[0]:.0%}", "the test must tell them apart"
+    for each in probability.tolist():
+        assert f"</b> {each:.0%}</p>" in page
+
+    found = re.findall(r'title="without it: (\w+) (\d+%)"', page)
+    expected = set()
+    for text in texts:
+        shares = (answers_without(text, read, model) / temperature).softmax(-1)
+        for bad, good in shares.tolist():
+            expected |= {("bad", f"{bad:.0%}"), ("good", f"{good:.0%}")}
+    assert found
+    assert set(found) <= expected
+
+
+def test_marked_words_are_on_the_page(tmp_path):
+    model, texts, read = film_model()
+    model.extra |= {"classes": ["bad", "good"]}
+    page = report(
+        model,
+        Samples(read(texts), torch.tensor([1, 0, 1]), texts=texts),
         out_dir=tmp_path,
         options=ReportOptions(samples=2),
     ).read_text(encoding="utf-8")

@@ -91,27 +91,34 @@ class RunFacts:
         recipe: text of the recipe.
         counted: what ``evaluation`` counts where that is not the samples: its tokens, or its
             points.
+        temperature: divides the logits of classes where confidences are shown; fitted on
+            validation, it calibrates them.
     """
 
     metrics: str | Path | Iterable[Mapping[str, Any]] | None = None
     evaluation: Mapping[str, Any] | None = None
     recipe: str | None = None
     counted: str | None = None
+    temperature: float = 1.0
 
     @classmethod
     def of(cls, run: Path, counted: str | None = None) -> RunFacts:
         """Return the facts of a run's folder, as far as it has them.
 
         Raises:
-            FredholmError: an ``evaluation.json`` that cannot be read.
+            FredholmError: an ``evaluation.json`` or a ``calibration.json`` that cannot be read.
         """
+        # A report of a model alone does without the extra that run folders need.
+        from ..training.folder import RunFolder
+
         metrics = None
         recipe = None
         if (run / "metrics.csv").is_file():
             metrics = run / "metrics.csv"
         if (run / "recipe.yaml").is_file():
             recipe = (run / "recipe.yaml").read_text(encoding="utf-8")
-        return cls(metrics, read_evaluation(run), recipe, counted)
+        temperature = RunFolder(run).read_temperature()
+        return cls(metrics, read_evaluation(run), recipe, counted, temperature)
 
 
 def read_evaluation(run: Path) -> dict[str, Any] | None:

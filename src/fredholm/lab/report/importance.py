@@ -46,6 +46,9 @@ MAX_COLUMNS = 20
 # The error of the outputs for some rows, the first ones; less is better.
 Score = Callable[[Tensor], float]
 
+# From outputs of a model to calibrated logits, or to numbers in the units of the files.
+Convert = Callable[[Tensor], Tensor]
+
 
 class Importance(NamedTuple):
     """How much worse a model's score is with a column shuffled: mean and deviation of repeats."""
@@ -185,7 +188,7 @@ def word_support(
     text: str,
     read: Callable[[list[str]], Tensor],
     called: int | None,
-    scale: float = 1.0,
+    convert: Convert = Tensor.double,
 ) -> list[Word]:
     """Return the words of a text, each with how much it speaks for the answer.
 
@@ -198,7 +201,7 @@ def word_support(
         text: as it is written; of a longer one the first :data:`LONGEST` words are measured.
         read: makes token numbers of texts.
         called: the class that is asked about; None of a number.
-        scale: of a number, units of the files per unit of the model's answers.
+        convert: calibrates the model's outputs, or brings them to the units of the files.
 
     Reference: Ribeiro, Singh and Guestrin, "Why should I trust you?" (2016), without the weighting
     of samples.
@@ -215,9 +218,9 @@ def word_support(
 
     kept = _kept_words(len(tried))
     texts = [_without(written, tried, each) for each in kept]
-    outputs = answers(model, read(texts))
+    outputs = convert(answers(model, read(texts)))
     if called is None:
-        values = shown = outputs.flatten() * scale
+        values = shown = outputs.flatten()
     else:
         # Log-odds add up over words where probabilities do not.
         before = outputs[:, :called]

@@ -105,7 +105,7 @@ def report_run(
     counted: str | None = None,
 ) -> Path:
     """Write the report of a run folder, by default into ``run/report``: its model, ``metrics.csv``,
-    ``evaluation.json``, ``recipe.yaml``.
+    ``evaluation.json``, ``calibration.json``, ``recipe.yaml``.
 
     Args:
         run: a folder that ``fredholm train`` made.
@@ -117,7 +117,7 @@ def report_run(
 
     Raises:
         CheckpointError: no such folder, or no model in it.
-        FredholmError: an ``evaluation.json`` that cannot be read.
+        FredholmError: an ``evaluation.json`` or a ``calibration.json`` that cannot be read.
     """
     from ...models import from_pretrained
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...data.kinds.kind import Cloud, Signal
 from ...numbers import readable
+from ..importance import Convert
 from ..page import Data, Picture, Section, words
 from ..panels import clip, dots, few_ticks, name_lanes, picture
 from ..style import Theme, literal, panels, render
@@ -36,14 +37,26 @@ WIDEST = 12
 MAX_LANES = 12
 
 
-def class_examples(subject: Subject, labels: Tensor, outputs: Tensor) -> Section:
+def class_examples(
+    subject: Subject,
+    labels: Tensor,
+    outputs: Tensor,
+    temperature: float,
+) -> Section:
     """Return the section with the most confident mistakes, and the first samples that are right.
 
     Args:
         labels: true classes (N,).
         outputs: logits (N, classes).
+        temperature: divides logits where confidences are shown.
     """
-    probability, predicted = outputs.softmax(-1).max(-1)
+
+    def calibrated(logits: Tensor) -> Tensor:
+        return logits.double() / temperature
+
+    predicted = outputs.argmax(-1)
+    probabilities = calibrated(outputs).softmax(-1)
+    probability = probabilities.gather(-1, predicted[:, None])[:, 0]
     right = (labels == predicted).nonzero()[:, 0]
     wrong = (labels != predicted).nonzero()[:, 0]
     by_confidence = probability[wrong].argsort(descending=True)
@@ -73,7 +86,7 @@ def class_examples(subject: Subject, labels: Tensor, outputs: Tensor) -> Section
         shown = indices[:SHOWN].tolist()
         found = [answer(index) for index in shown]
         if found:
-            section = _with_list(section, subject, key, title, found)
+            section = _with_list(section, subject, key, title, found, calibrated)
     return section
 
 
@@ -81,13 +94,13 @@ def number_examples(
     subject: Subject,
     truth: Tensor,
     predicted: Tensor,
-    scale: float,
+    in_units: Convert,
 ) -> Section:
     """Return the section with the samples whose numbers are farthest off.
 
     Args:
         truth, predicted: (N,), in the units of the files.
-        scale: those units per unit of the model's answers.
+        in_units: brings outputs of the model to those units.
     """
     # Largest errors show best what a model has not learned.
     error = (predicted - truth).abs()
@@ -111,7 +124,7 @@ def number_examples(
         "largest",
         "Farthest off first",
         found,
-        scale,
+        in_units,
     )
 
 
@@ -121,7 +134,7 @@ def _with_list(
     key: str,
     title: str,
     found: Sequence[Answer],
-    scale: float = 1.0,
+    convert: Convert,
 ) -> Section:
     """Return a section with one more list of samples: rows of a named table and texts as text after
     the pictures, any other kind as a picture.
@@ -129,7 +142,7 @@ def _with_list(
     Args:
         key, title: of the list.
         found: answers to the samples of the list, one or more.
-        scale: see :func:`number_examples`.
+        convert: calibrates the model's outputs, or brings them to the units of the files.
     """
     assert subject.things is not None
     first = subject.things[found[0].index]
@@ -137,7 +150,7 @@ def _with_list(
     if subject.tabular and subject.terms.columns:
         html = _row_table(subject, title, listed)
     elif isinstance(first, str):
-        html = marked_texts(subject, title, listed, scale)
+        html = marked_texts(subject, title, listed, convert)
     else:
         picture = _picture(subject, key, title, found)
         section.pictures.append(picture)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ..importance import Word, read_texts, word_support
+from ..importance import Convert, Word, read_texts, word_support
 from ..page import words
 from ..subject import Subject
 
@@ -87,7 +87,7 @@ def marked_texts(
     subject: Subject,
     title: str,
     found: Sequence[Answer],
-    scale: float,
+    convert: Convert,
 ) -> str:
     """Return the HTML of texts with the words marked that speak for the answer or against it.
 
@@ -98,7 +98,7 @@ def marked_texts(
         subject: the model and its samples, which are texts.
         title: of the list.
         found: answers to the samples of the list.
-        scale: of a number, units of the files per unit of the model's answers; 1 for classes.
+        convert: calibrates the model's outputs, or brings them to the units of the files.
     """
     assert subject.things is not None
     read = _reader(subject)
@@ -113,7 +113,7 @@ def marked_texts(
                 " ".join(text),
                 read,
                 each.called,
-                scale,
+                convert,
             )
             marks = [_mark(word, each, support) for word in support]
         if len(marks) > LONGEST:

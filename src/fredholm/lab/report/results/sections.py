@@ -33,7 +33,7 @@ def result_sections(
     sections = []
     counted = _counted(subject, run)
     if subject.samples.labels is not None:
-        evaluation, sections = _of_classes(subject, evaluation, counted)
+        evaluation, sections = _of_classes(subject, run, counted)
     elif targets is not None and targets.dim() == 1:
         sections = _of_numbers(subject, counted)
     elif targets is not None:
@@ -59,7 +59,7 @@ def _counted(subject: Subject, run: RunFacts) -> str:
 
 def _of_classes(
     subject: Subject,
-    evaluation: Mapping[str, Any] | None,
+    run: RunFacts,
     counted: str,
 ) -> tuple[Mapping[str, Any], list[Section]]:
     """Return the evaluation of a classifier and the sections about its answers.
@@ -69,6 +69,7 @@ def _of_classes(
     """
     assert subject.samples.labels is not None
     labels = subject.samples.labels.cpu()
+    evaluation = run.evaluation
     outputs = answers(subject.model, subject.inputs)
     if not evaluation:
         evaluation = summarise(outputs, labels, subject.classes)
@@ -78,7 +79,7 @@ def _of_classes(
         confusion = confusion_section(evaluation, subject.classes, counted)
         sections.append(confusion)
     if subject.things is not None:
-        examples = class_examples(subject, labels, outputs)
+        examples = class_examples(subject, labels, outputs, run.temperature)
         sections.append(examples)
 
     def wrong(outputs: Tensor) -> float:
@@ -104,7 +105,7 @@ def _of_numbers(subject: Subject, counted: str) -> list[Section]:
     agreement = agreement_section(truth, predicted, subject.terms.label, counted)
     sections = [agreement]
     if subject.things is not None:
-        examples = number_examples(subject, truth, predicted, scale)
+        examples = number_examples(subject, truth, predicted, in_units)
         sections.append(examples)
 
     def error(outputs: Tensor) -> float:
