@@ -6,19 +6,23 @@ import base64
 import csv
 import io
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from fredholm.errors import ShapeError
 from fredholm.explain import ReportOptions, RunFacts, Samples, report
 from fredholm.lab.data.files.source import open_files
 from fredholm.lab.data.files.terms import Column, Terms
+from fredholm.lab.data.kinds.fields import PointFieldDataset
 from fredholm.lab.data.kinds.sequences import SEQUENCES, _signal
 from fredholm.lab.report.examples.fields import FieldSample, draw_field, field_samples
 from fredholm.lab.report.importance import column_importance
 from fredholm.lab.report.results.scores import score_head
 from fredholm.lab.report.style import LIGHT
+from fredholm.lab.training.evaluation import read_fields
 from fredholm.models import create_model
 
 SMALL = ReportOptions(samples=4, quality=0)
@@ -237,6 +241,29 @@ def test_fields_on_points_have_the_units_of_the_files():
     assert found.error == pytest.approx(3 / 45**0.5)
     bare = field_samples(inputs[..., :2], torch.ones(1, 3, 1), targets, facts, 2)[0]
     assert list(bare.panels()) == ["truth", "prediction", "error"]
+
+
+def test_fields_of_a_report_may_be_shorter_than_further_samples(tmp_path):
+    """Only the first samples have targets, and the longest sample is not among them."""
+    places = [torch.rand(points, 2) for points in (4, 3, 7)]
+    answers = [place.sum(1, keepdim=True) for place in places]
+    dataset = PointFieldDataset("sums", "test", places, answers, ("u",), coordinates=2)
+    torch.manual_seed(0)
+    model = create_model(
+        "backbone_nano",
+        data=dataset.encoder(),
+        body={"dim": 8, "heads": 2, "operator": "softmax"},
+        head=dataset.head() | {"outputs": 1},
+    ).eval()
+    shown = dataset.shown(torch.arange(3))
+    targets = read_fields(dataset, torch.arange(2), shown["inputs"])
+    samples = Samples(targets=targets, kind=dataset.kind, **shown)
+    text = report(model, samples, out_dir=tmp_path, options=SMALL).read_text("utf-8")
+    assert text.count("Input, truth, prediction and error of the") == 2
+
+    cut = replace(samples, targets=targets[..., :4])
+    with pytest.raises(ShapeError, match="targets: expected fields of 7 points.* got 4; pad both"):
+        report(model, cut, out_dir=tmp_path, options=SMALL)
 
 
 def test_a_constant_answer_is_named():

@@ -518,24 +518,42 @@ def explain(
     if task.classifies:
         labels = dataset.labels[indices]
 
+    shown = dataset.shown(indices)
+
     # Numbers to predict are shown in the units of the training file.
     targets = None
     if isinstance(task, Regression):
         _, numbers = dataset.raw(indices)
         targets = dataset.in_units(numbers)
     elif isinstance(task, Field):
-        _, targets = dataset.raw(indices[:FIELDS])
+        targets = read_fields(dataset, indices[:FIELDS], shown["inputs"])
 
     samples = Samples(
         labels=labels,
         targets=targets,
         kind=dataset.kind,
         names=dataset.origins,
-        **dataset.shown(indices),
+        **shown,
     )
     counted = dataset.counted or task.counted
     with storing(folder.root), working("explain"):
         return report_run(folder.root, samples, model=model, counted=counted)
+
+
+def read_fields(dataset: Any, indices: Tensor, inputs: Tensor) -> Tensor:
+    """Return the fields to predict of some samples, (N, K, h, w) or (N, K, P), in the units of the
+    files.
+
+    Args:
+        dataset: fields on grids, or on points.
+        indices: the samples.
+        inputs: of these samples and more. Points are padded with NaN to the longest of them.
+    """
+    _, fields = dataset.raw(indices)
+    if fields.dim() == 3:
+        missing = inputs.shape[1] - fields.shape[2]
+        fields = nn.functional.pad(fields, (0, missing), value=math.nan)
+    return fields
 
 
 def as_weights(model: nn.Module, inputs: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ....errors import ShapeError
 from ...training.metrics import summarise
 from ..examples.fields import field_samples, field_section
 from ..examples.samples import class_examples, number_examples
@@ -124,6 +125,12 @@ def _of_fields(subject: Subject) -> list[Section]:
     outputs = answers(subject.model, inputs, batch=16)
     if outputs.dim() == 2:
         outputs = outputs[..., None]
+    points = targets[0, 0].numel()
+    if outputs.shape[1] != points:
+        raise ShapeError(
+            f"targets: expected fields of {outputs.shape[1]} points, as the inputs have, got "
+            f"{points}; pad both to the same points, the targets with NaN"
+        )
     config = encoder_config(subject.model)
     coordinates = getattr(config, "position_dim", 0)
     samples = field_samples(
