@@ -22,6 +22,7 @@ from fredholm.lab.report.examples.fields import FieldSample, draw_field, field_s
 from fredholm.lab.report.importance import column_importance
 from fredholm.lab.report.results.scores import score_head
 from fredholm.lab.report.style import LIGHT
+from fredholm.lab.report.subject import Subject
 from fredholm.lab.training.evaluation import read_fields
 from fredholm.models import create_model
 
@@ -186,6 +187,36 @@ def test_series_have_their_channels_units_and_clock(tmp_path):
         "a",
         "b",
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "encoder"),
+    [
+        ("backbone_nano", {"kind": "sequence"}),
+        ("backbone_nano", {"kind": "sequence", "patch": 2}),
+        ("backbone_nano", {"kind": "sequence", "timed": True}),
+        ("ckcnn_small", {"kind": "samples", "timed": True, "step": 0.25}),
+    ],
+    ids=["samples", "patches", "times", "times in another unit"],
+)
+def test_points_lie_at_times_of_the_clock(name, encoder):
+    """An odd length fills half of the last patch, and must not move the patches before it."""
+    patch = encoder.get("patch", 1)
+    model = create_model(name, encoder={"channels": 1, "length": 65, **encoder})
+    scaling = {"clocked": True, "step": 0.5}
+    model.extra = {"source": {"reading": {"kind": "series"}, "scaling": scaling}}
+    series = torch.randn(3, 65, 1)
+    times = torch.arange(65.0)
+    if encoder.get("timed"):
+        times = torch.rand(65).cumsum(0)
+        series = torch.cat([times.expand(3, 65)[..., None], series], -1)
+    samples = Samples(series, kind=SEQUENCES)
+
+    axis = Subject.of(model, samples, 0).axis(0)
+    _, domain = model.encoder(series)
+    found = domain.positions.reshape(-1, domain.size)[0] * axis.unit
+    assert axis.label == "time since the first point"
+    torch.testing.assert_close(found, 0.5 * times[::patch])
 
 
 def test_without_files_series_have_numbered_channels():

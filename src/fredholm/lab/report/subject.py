@@ -32,6 +32,19 @@ def encoder_config(model: Any) -> Any:
     return None
 
 
+def training_steps(encoder: Any) -> float:
+    """Return how many steps of the model's time one unit of the domain's coordinate is.
+
+    Args:
+        encoder: configuration of an encoder of sequences.
+    """
+    if encoder.timed:
+        step = getattr(encoder, "step", None) or 1.0
+        return encoder.length * step
+    # The points of a training sequence span one unit. The last patch may reach beyond its end.
+    return encoder.points * getattr(encoder, "patch", 1)
+
+
 @dataclass(frozen=True, eq=False)
 class Subject:
     """A model with the samples that a report shows.
@@ -123,8 +136,8 @@ class Subject:
         if self.tabular:
             return Axis(terms.channels, "column")
         if self.kind is SEQUENCES and terms.clock:
-            length = encoder_config(self.model).length
-            return Axis((), terms.clock, terms.step * length)
+            steps = training_steps(encoder_config(self.model))
+            return Axis((), terms.clock, terms.step * steps)
 
         worded = self.samples.texts is not None and "vocabulary" in self.facts
         tokens = self.samples.inputs
