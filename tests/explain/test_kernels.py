@@ -25,6 +25,7 @@ from fredholm.explain.kernels import output_points, pair_weights, take_samples
 from fredholm.integral import IntegralOperator, Rotary
 from fredholm.kernels import SoftmaxKernel
 from fredholm.lab.report.importance import Importance, draw_importance
+from fredholm.lab.report.kernels import draw_profiles
 from fredholm.lab.report.layers import Layer, View
 from fredholm.lab.report.maps import draw
 from fredholm.lab.report.maps.explore import explore_section
@@ -228,6 +229,27 @@ def test_maps_and_lines_of_negative_weights_are_drawn():
         theme, draw.Line(np.arange(4.0), [0.0], "t"), ["a"], [-np.ones((1, 4))]
     )
     assert figure.axes[0].get_ylim()[0] <= -1
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_profiles_of_negative_weights_are_drawn(sign):
+    """Weights of features such as random Fourier ones may be negative."""
+
+    class Signed(KnownOperator):
+        def weights(self, u, domain=None, *, query=None, query_domain=None, rows=None):
+            return sign * super().weights(u, domain, rows=rows)
+
+    operator = Signed(POSITION.function)
+    profile = kernel_profile(operator, torch.randn(3, 25, 1), GRID)
+    figure = draw_profiles(LIGHT, ["layer"], [profile], "weight")
+    mean, sd = profile.pooled("weight")
+    bottom, top = figure.axes[0].get_ylim()
+    if sign > 0:
+        assert bottom == 0
+        assert top > float((mean + sd).max())
+    else:
+        assert bottom < float((mean - sd).min())
+        assert 0 <= top
 
 
 def test_later_layers_may_have_fewer_output_points():

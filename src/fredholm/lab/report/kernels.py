@@ -22,7 +22,7 @@ from ...progress import steps
 from .layers import View, plain
 from .page import Data, Numbered, Picture, Section, words
 from .panels import DOT, dots, percent
-from .style import Theme, new_figure, panels, render
+from .style import Theme, has_negative, new_figure, panels, render
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -266,8 +266,10 @@ def _profile(
     mean, sd = (values.numpy() for values in profile.pooled(what))
     heads = getattr(profile, what).numpy()
 
-    # Norms and weights are never negative.
-    low = np.maximum(mean - sd, 0)
+    # Norms are never negative, nor are most weights: their band ends at 0.
+    low = mean - sd
+    if not has_negative(heads):
+        low = np.maximum(low, 0)
     high = mean + sd
     colour = theme.series[0]
     axes.fill_between(
@@ -288,8 +290,12 @@ def _profile(
         )
     axes.plot(distance, mean, color=colour, **DOT)
     axes.tick_params(labelbottom=True)
-    top = max(float(high.max()), float(heads.max()))
-    axes.set_ylim(0, 1.08 * top or 1)
+    top = max(0.0, float(high.max()), float(heads.max()))
+    bottom = min(0.0, float(low.min()), float(heads.min()))
+    margin = 0.08 * (top - bottom)
+    if bottom < 0:
+        bottom -= margin
+    axes.set_ylim(bottom, top + margin or 1)
     axes.grid(axis="y")
 
 
