@@ -12,8 +12,9 @@ from fredholm import Domain, create_operator
 from fredholm.data import Graph, GraphDataset
 from fredholm.explain import ReportOptions, Samples, kernel_map, report
 from fredholm.explain.kernels import take_samples
-from fredholm.lab.report.layers import Layer
+from fredholm.lab.report.layers import MAX_HEADS, Layer, View
 from fredholm.lab.report.maps import graphs
+from fredholm.lab.report.maps.queries import map_section
 from fredholm.lab.report.style import LIGHT
 from fredholm.meshes import Mesh
 from fredholm.models import create_model
@@ -131,7 +132,30 @@ def test_an_operator_on_a_graph_has_a_report(kind, tmp_path):
     assert (tmp_path / "map-1.png").is_file()
     numbers = json.loads((tmp_path / "numbers.json").read_text(encoding="utf-8"))
     (layer,) = numbers["maps"].values()
-    assert len(layer["weights"]) == len(layer["queries"])
+    assert len(layer["nodes"]) == len(layer["queries"])
+
+
+def test_the_numbers_of_a_graph_can_be_read_back(monkeypatch):
+    """They name the nodes that they cover, and have every head."""
+    monkeypatch.setattr(graphs, "NODES", 5)
+    torch.manual_seed(0)
+    op = create_operator("softmax", 16, heads=8)
+    # A lonely edge beside a ring: its ends reach two nodes, all others five.
+    edges = torch.cat([ring(12), torch.tensor([[12, 13], [13, 12]])], 1)
+    domain = Domain.graph(edges, 14, sparse=True)
+    u = torch.randn(2, 14, 16)
+    section, numbers = map_section(View([Layer("layer", op, u, domain)]))
+    assert len(section.pictures[0].data.head) == 2 + MAX_HEADS
+
+    found = json.loads(json.dumps(numbers))["layer"]
+    expected = kernel_map(op, u[:1], domain, queries=found["queries"])[0]
+    assert {len(nodes) for nodes in found["nodes"]} == {2, 5}
+    assert len(found["weights"]) == 8
+    for head, queries in enumerate(found["weights"]):
+        for query, weights in enumerate(queries):
+            nodes = found["nodes"][query]
+            assert nodes[0] == found["queries"][query]
+            assert weights == pytest.approx(expected[head, query, nodes].tolist(), rel=1e-4)
 
 
 def test_a_model_on_graphs_has_a_report(tmp_path):

@@ -86,7 +86,8 @@ def draws_graph(domain: Domain, kind: Kind) -> bool:
 
 def graph_section(view: View) -> Numbered:
     """Return the kernel around some nodes of the first sample, in layers that live on one graph,
-    and its numbers.
+    and its numbers: the queries of each layer, the nodes that are drawn around each query, and the
+    query's weights on them, (H, queries, nodes). Nodes count from 0.
     """
     first = view.layers[0]
     domain = first_sample(first.domain).to("cpu")
@@ -98,15 +99,16 @@ def graph_section(view: View) -> Numbered:
 
     pictures = []
     signed = False
-    weights = defaultdict(list)
+    nodes = []
+    rows = defaultdict(list)
     for place, (label, index) in enumerate(chosen, 1):
         part = part_around(domain, index, limit)
+        nodes.append(part.nodes.tolist())
         kernels = []
         for layer in view.layers:
             kernel = kernel_on_part(layer, part)
-            kernel = kernel[:MAX_HEADS]
-            weights[layer.name].append(kernel[:, 0])
-            kernels.append(kernel.numpy())
+            rows[layer.name].append(kernel[:, 0].tolist())
+            kernels.append(kernel[:MAX_HEADS].numpy())
         if any(map(has_negative, kernels)):
             signed = True
         caption = words(
@@ -134,8 +136,14 @@ def graph_section(view: View) -> Numbered:
 
     indices = [index for _, index in chosen]
     numbers = {}
-    for name, rows in weights.items():
-        numbers[name] = {"queries": indices, "weights": plain(rows)}
+    for name, of_queries in rows.items():
+        # Queries may have different numbers of nodes, so that no tensor holds them all.
+        weights = [list(head) for head in zip(*of_queries)]
+        numbers[name] = {
+            "queries": indices,
+            "nodes": nodes,
+            "weights": plain(weights),
+        }
     return section, numbers
 
 

@@ -60,7 +60,8 @@ def map_section(view: View) -> Numbered:
     one's points, and their numbers: the queries of each layer, and their weights (H, queries, N).
     No section if the points cannot be drawn.
 
-    Pictures show up to :data:`MAX_HEADS` heads; the numbers have them all.
+    Pictures show up to :data:`MAX_HEADS` heads; the numbers have them all. Of a graph they cover
+    the nodes that are drawn, see :func:`.graphs.graph_section`.
     """
     with working("explain: one query at a time"):
         shown = replace(view, layers=shown_layers(view.layers))
