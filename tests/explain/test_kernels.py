@@ -249,7 +249,7 @@ def test_profiles_of_negative_weights_are_drawn(sign):
         assert top > float((mean + sd).max())
     else:
         assert bottom < float((mean - sd).min())
-        assert 0 <= top
+        assert top >= 0
 
 
 def test_later_layers_may_have_fewer_output_points():

@@ -293,7 +293,7 @@ def test_fields_of_a_report_may_be_shorter_than_further_samples(tmp_path):
     assert text.count("Input, truth, prediction and error of the") == 2
 
     cut = replace(samples, targets=targets[..., :4])
-    with pytest.raises(ShapeError, match="targets: expected fields of 7 points.* got 4; pad both"):
+    with pytest.raises(ShapeError, match=r"targets: expected fields of 7 points.* got 4; pad both"):
         report(model, cut, out_dir=tmp_path, options=SMALL)
 
 
