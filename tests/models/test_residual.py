@@ -148,6 +148,15 @@ def test_a_kernel_that_counts_points_does_so_in_every_residual_model(preset, own
     assert kinds == {"tests-summed": "counting", "itnet": "uniform"}
 
 
+@pytest.mark.parametrize("preset", ["itnet_nano", "backbone_nano"])
+def test_a_forward_moves_nothing_between_devices(preset):
+    """Tensors of the device "meta" cannot be copied to another one."""
+    with torch.device("meta"):
+        model = create_model(preset, body={"operator": "ckconv"})
+        picture = torch.rand(1, 1, *model.config.encoder.image_size)
+        assert model(picture).is_meta
+
+
 def test_options_that_a_constructor_passes_on_get_the_dimension_of_positions(own_operators):
     @register_operator("tests-passing-on")
     class PassesOn(ITNetOperator):

@@ -244,25 +244,42 @@ def suited(operator: nn.Module, domain: Domain) -> Domain:
     """
     if not isinstance(operator, IntegralOperator):
         return domain
-    if not counts(operator):
-        means = {"counting": "uniform", "spacing": "probability"}
-        return domain.replace(kind=means.get(domain.kind, domain.kind))
+    if counts(operator, domain):
+        return counting(domain)
+    return averaging(domain)
+
+
+def counting(domain: Domain) -> Domain:
+    """Return the domain with a mass of one per point, where its masses are equal."""
     if domain.kind != "uniform":
         return domain
     return domain.replace(measure=torch.ones_like(domain.measure), kind="counting")
 
 
-def counts(operator: nn.Module) -> bool:
-    """Return whether an operator is defined for a mass of one per point."""
-    return isinstance(operator, IntegralOperator) and _counts(operator.kernel)
+def averaging(domain: Domain) -> Domain:
+    """Return the domain with masses that are renormalised over what a query sees."""
+    means = {"counting": "uniform", "spacing": "probability"}
+    return domain.replace(kind=means.get(domain.kind, domain.kind))
 
 
-def _counts(kernel: Kernel) -> bool:
+def counts(operator: nn.Module, domain: Domain) -> bool:
+    """Return whether an operator is defined for a mass of one per point, on the device of a
+    domain.
+    """
+    return isinstance(operator, IntegralOperator) and _counts(operator.kernel, domain)
+
+
+def _counts(kernel: Kernel, domain: Domain) -> bool:
     """Return whether a kernel is defined for a mass of one per point."""
     if isinstance(kernel, SumKernel):
-        return any(_counts(part.kernel) for part in kernel.parts)
+        return any(_counts(part.kernel, domain) for part in kernel.parts)
     if isinstance(kernel, LatticeKernel):
         return True
-    # Any device and precision would do; on the CPU two points cost nothing.
-    place: Any = {"device": torch.device("cpu"), "dtype": torch.float32}
-    return kernel.default_domain(2, **place).kind == "counting"
+    # Every forward asks. On another device than the kernel's a default domain would copy the
+    # kernel's tensors there, and wait for a GPU.
+    default = kernel.default_domain(
+        2,
+        device=domain.positions.device,
+        dtype=domain.positions.dtype,
+    )
+    return default.kind == "counting"

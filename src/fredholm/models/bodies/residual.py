@@ -14,7 +14,7 @@ from ...errors import OptionError
 from ...integral import CausalState
 from ..depth import ResidualBlock
 from ..encoders import Encoder, EncoderConfig
-from ..operators import OperatorSum, counts, make_operator, of_block, suited
+from ..operators import OperatorSum, averaging, counting, counts, make_operator, of_block
 from .body import Body, StackConfig, register_body, rising_rates
 
 
@@ -143,8 +143,10 @@ class ResidualBody(Body):
         they are defined for that, or a part of a sum is.
         """
         operator = self.blocks[0].operator
-        if isinstance(operator, OperatorSum) or counts(operator):
-            return suited(operator, domain)
+        if counts(operator, domain):
+            return counting(domain)
+        if isinstance(operator, OperatorSum):
+            return averaging(domain)
         return domain
 
     def forward(self, u: Tensor, domain: Domain) -> tuple[Tensor, Domain]:
