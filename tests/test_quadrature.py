@@ -289,8 +289,30 @@ def test_queries_on_the_domain_itself_are_its_own_points():
         Domain.points(torch.zeros(4, 2), causal=True),
         Domain.line(8, reach=2),
         Domain.line(8, causal=True, reach=2),
+        Domain.graph(tensor([[0, 2, 1], [2, 0, 3]]), 4, sparse=True, causal=True),
     ):
         assert domain.quadrature(domain) is domain.quadrature()
+        for copy in (domain.to(domain.positions.device), domain.replace()):
+            assert copy is not domain
+            assert domain.quadrature(copy) is domain.quadrature()
+
+
+def test_a_copy_with_another_fact_or_tensor_is_another_domain():
+    mask = torch.ones(1, 4, dtype=torch.bool)
+    line = Domain.line(4, causal=True, valid=mask)
+    assert line.same_as(line.replace(shape=(4,), valid=mask))
+    others = (
+        line.replace(causal=False),
+        line.replace(reach=1),
+        line.replace(valid=None),
+        line.replace(valid=mask.clone()),
+        line.replace(positions=line.positions.clone()),
+        line.to(torch.float64),
+        line[:3],
+        Domain.line(4, causal=True, valid=mask),
+    )
+    for other in others:
+        assert not line.same_as(other)
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -895,6 +895,19 @@ class Domain(NotebookTable):
             return None
         return max(sizes)
 
+    def same_as(self, other: Domain) -> bool:
+        """Return whether another domain is this one, or a copy that has the same tensors and facts.
+
+        Tensors are compared as objects, and no value is read: domains that were built twice from
+        equal numbers are different ones.
+
+        Example:
+            >>> line = Domain.line(4)
+            >>> line.same_as(line.to("cpu")), line.same_as(Domain.line(4))
+            (True, False)
+        """
+        return other is self or _same_fields(self, other)
+
     def _rules(self) -> MeasureRules:
         """Return the rules of the domain's measure."""
         if self.kind not in MEASURES:
@@ -1119,17 +1132,18 @@ class Domain(NotebookTable):
 
         Measure, padding, causality and pairs are combined here. O(N) unless ``pairs`` is given or
         two domains are compared in time. ``pairs`` of this domain are used for both; their shape
-        must fit the queries.
+        must fit the queries. Queries on :meth:`the same domain <same_as>` are in the order of its
+        places, and all others in that of first coordinates.
 
         Raises:
             DomainError: queries on another domain beside ``reach``, which counts places of this
                 one.
         """
         self.refuse_shards("quadrature()")
-        if query_domain is None or query_domain is self:
-            return self.kept(("quadrature", dtype), lambda: self._quadrature(None, dtype=dtype))
-        if not isinstance(query_domain, Domain):
+        if query_domain is not None and not isinstance(query_domain, Domain):
             raise DomainError(refuse_kind("query_domain", query_domain, "a Domain"))
+        if query_domain is None or self.same_as(query_domain):
+            return self.kept(("quadrature", dtype), lambda: self._quadrature(None, dtype=dtype))
         return self._quadrature(query_domain, dtype=dtype)
 
     def _quadrature(
@@ -1380,6 +1394,25 @@ def _versions(tensors: Iterable[Tensor | None]) -> list[int] | None:
             return None
         versions.append(tensor._version)
     return versions
+
+
+# --- comparing domains ----------------------------------------------------------------------------
+
+
+def _same_fields(a: Domain | Edges, b: Domain | Edges) -> bool:
+    """Return whether two records of one class have the same tensors and equal other fields."""
+    for field in dataclasses.fields(a):
+        one = getattr(a, field.name)
+        other = getattr(b, field.name)
+        if isinstance(one, Edges) and isinstance(other, Edges):
+            same = _same_fields(one, other)
+        elif isinstance(one, Tensor) or isinstance(other, Tensor):
+            same = one is other
+        else:
+            same = one == other
+        if not same:
+            return False
+    return True
 
 
 # --- parts of constructors ------------------------------------------------------------------------

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -107,6 +110,55 @@ def test_queries_within_a_reach_lie_at_the_points_of_the_keys(name, causal):
         operator(U, line, query=query[:, :4])
     with pytest.raises(DomainError, match="own points beside reach, got queries on Domain"):
         operator(U, line, query=query, query_domain=Domain.line(6, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    "domain",
+    [
+        Domain.grid(2, 3, causal=True, dtype=torch.float64),
+        Domain.line(6, causal=True, reach=2, dtype=torch.float64),
+        Domain.points(
+            torch.rand(6, 2, dtype=torch.float64, generator=torch.manual_seed(0)),
+            causal=True,
+            neighbours=3,
+            box=(1.0, 1.0),
+        ),
+    ],
+    ids=["grid", "reach", "images"],
+)
+def test_queries_on_a_copy_of_the_domain_are_those_on_the_domain(domain):
+    """A copy has the same tensors, as where a domain is passed twice to a compiled program."""
+    operator = SoftmaxAttention(4, 2).double()
+    query = torch.randn_like(U)
+    copy = domain.to(domain.positions.device)
+    expected = operator(U, domain, query=query, query_domain=domain)
+    assert operator(U, domain, query=query, query_domain=copy).equal(expected)
+
+
+TWICE = """
+import torch
+from fredholm import Domain
+from fredholm.operators import SoftmaxAttention
+
+class Crossed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.operator = SoftmaxAttention(4, 2)
+
+    def forward(self, u, domain, query, query_domain):
+        return self.operator(u, domain, query=query, query_domain=query_domain)
+
+module, domain = Crossed(), Domain.grid(2, 3, causal=True)
+inputs = (torch.randn(2, 6, 4), domain, torch.randn(2, 6, 4), domain)
+program = torch.export.export(module, inputs).module()
+torch.testing.assert_close(program(*inputs), module(*inputs))
+"""
+
+
+@pytest.mark.compile
+def test_a_program_whose_inputs_are_one_domain_twice_knows_that_it_is_one():
+    done = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_queries_of_an_operator_without_positions_are_not_padding():

@@ -106,7 +106,7 @@ def read_part(
 
     # Queries on the domain itself are in the order of its places, also with features of their own.
     target = filled.query_domain
-    if query_domain is domain:
+    if query_domain is not None and domain.same_as(query_domain):
         target = None
     return RankPart(
         *filled,

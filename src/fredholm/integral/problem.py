@@ -130,7 +130,7 @@ class Problem:
             domain = default_domain(kernel, u)
         if domain.pairs is not None and not kernel.reads_position:
             plain = without_images(domain)
-            if query_domain is domain:
+            if query_domain is not None and domain.same_as(query_domain):
                 query_domain = plain
             domain = plain
         given = query is not None or query_domain is not None
