@@ -98,6 +98,17 @@ def test_wrong_arguments_of_domains_are_refused(call, message):
         call()
 
 
+class Line(ITNetOperator):
+    def __init__(self, dim, heads=1, **options):
+        super().__init__(dim, heads, position_dim=1, **options)
+
+
+class LineInside(ITNetOperator):
+    def __init__(self, dim, **options):
+        line = Line(dim, **options)
+        super().__init__(dim, position_dim=line.kernel.position_dim)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -119,6 +130,8 @@ def test_wrong_arguments_of_domains_are_refused(call, message):
         (lambda: InfSA(8, projections="shared"), "a Linear layer or three or None"),
         (lambda: LinearAttention(8, feature_options="x"), "a dictionary of options or None"),
         (lambda: LunaAttention(8, width=3), "sets 'width' itself; leave it out"),
+        (lambda: Line(8, position_dim=2), "^Line sets 'position_dim' itself; leave it out"),
+        (lambda: LineInside(8, position_dim=2), "^LineInside sets 'position_dim' itself"),
         (lambda: CKConv(8, bias="no"), "bias=....: expected True or False, got 'no'"),
         (lambda: HopKernel(8, 2, norms="rows"), "HopKernel .*did you mean 'norm'"),
         (

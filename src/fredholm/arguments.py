@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 import torch
 from torch import Tensor, nn
 
-from .errors import FredholmError, OptionError, UnknownOptionError, suggest
+from .errors import (
+    FixedOptionError,
+    FredholmError,
+    OptionError,
+    UnknownOptionError,
+    suggest,
+)
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -292,6 +298,16 @@ def unknown(
     return UnknownOptionError(f"{label} has no option {name!r}{hint}", name=name)
 
 
+def fixed(label: str, name: str) -> FixedOptionError:
+    """Return the error for an argument that a class sets itself.
+
+    Example:
+        >>> str(fixed("LunaAttention", "width"))
+        "LunaAttention sets 'width' itself; leave it out"
+    """
+    return FixedOptionError(f"{label} sets {name!r} itself; leave it out", name=name)
+
+
 # --- where it is used -----------------------------------------------------------------------------
 
 
@@ -349,15 +365,19 @@ class Checked(ABCMeta):
                 if error.name not in options:
                     raise
                 raise unknown(cls.__name__, error.name, options_of(cls)) from error
+            except FixedOptionError as error:
+                if error.name not in options:
+                    raise
+                raise fixed(cls.__name__, error.name) from error
             except TypeError as error:
-                # Python's own error, where options are passed on to a function.
+                # Python's own error, where options are passed on to a function. It speaks of an
+                # argument where the other value has a position, else of a keyword argument.
                 text, _, rest = str(error).partition(" argument '")
                 name = rest.partition("'")[0]
                 if name in options and text.endswith("unexpected keyword"):
                     raise unknown(cls.__name__, name, options_of(cls)) from error
-                if name in options and text.endswith("values for"):
-                    message = f"{cls.__name__} sets {name!r} itself; leave it out"
-                    raise OptionError(message) from error
+                if name in options and text.endswith(("values for", "values for keyword")):
+                    raise fixed(cls.__name__, name) from error
                 raise
 
 

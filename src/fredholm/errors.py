@@ -49,6 +49,18 @@ class UnknownOptionError(OptionError):
         self.name = name
 
 
+class FixedOptionError(OptionError):
+    """An argument is one that the class sets itself.
+
+    Attributes:
+        name: of the argument.
+    """
+
+    def __init__(self, message: str, *, name: str):
+        super().__init__(message)
+        self.name = name
+
+
 class StrategyError(FredholmError, TypeError):
     """A strategy cannot integrate this kernel."""
 

@@ -15,6 +15,7 @@ from fredholm.models import create_model
 from fredholm.models.bodies.residual import ResidualBody
 from fredholm.models.depth import FeedForward, ResidualBlock
 from fredholm.operators import (
+    CKConv,
     IntegralOperator,
     ITNetOperator,
     create_operator,
@@ -165,3 +166,38 @@ def test_options_that_a_constructor_passes_on_get_the_dimension_of_positions(own
 
     model = create_model("itnet_nano", body={"operator": "tests-passing-on"})
     assert model.body.operators[0].kernel.position_dim == 2
+
+
+@pytest.mark.parametrize("preset", ["itnet_nano", "backbone_nano", "continuous_text_micro"])
+def test_a_constructor_may_set_an_option_that_follows_from_the_data(preset, own_operators):
+    @register_operator("tests-fixed")
+    class Fixed(ITNetOperator):
+        def __init__(self, dim, heads=1, **options):
+            super().__init__(dim, heads, position_dim=3, **options)
+
+    model = create_model(preset, body={"operator": "tests-fixed"})
+    kernels = [each.kernel for each in model.modules() if isinstance(each, Fixed)]
+    assert {kernel.position_dim for kernel in kernels} == {3}
+    summed = create_operator("sum", 8, 2, parts=["tests-fixed"], position_dim=2)
+    assert summed.parts[0].kernel.position_dim == 3
+    with pytest.raises(OptionError, match="Fixed sets 'position_dim' itself; leave it out"):
+        create_operator("tests-fixed", 8, position_dim=2)
+
+
+def test_a_convolution_of_ones_own_gets_its_length_from_the_data_unless_it_sets_it(own_operators):
+    @register_operator("tests-passing-length")
+    class PassesLength(CKConv):
+        def __init__(self, dim, heads=1, **options):
+            super().__init__(dim, heads, **options)
+
+    @register_operator("tests-fixed-length")
+    class FixedLength(CKConv):
+        def __init__(self, dim, heads=1, **options):
+            super().__init__(dim, heads, length=24, **options)
+
+    lengths = {}
+    for name in ("tests-passing-length", "tests-fixed-length"):
+        model = create_model("backbone_nano", body={"operator": name})
+        lengths[name] = model.body.operators[0].kernel.length
+    points = model.config.encoder.points
+    assert lengths == {"tests-passing-length": points, "tests-fixed-length": 24}

@@ -6,12 +6,12 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ..arguments import options_of, parameters_of, unknown
-from ..errors import OptionError, UnknownOptionError
+from ..errors import FixedOptionError, OptionError, UnknownOptionError
 from ..registry import USER_FILES, Registry
 
 OPERATORS: Registry[Callable[..., Any]] = Registry("operator")
@@ -51,12 +51,21 @@ def operator_factory(name: str) -> Callable[..., Any]:
     return OPERATORS[name]
 
 
-def create_operator(name: str, dim: int, heads: int = 1, **options):
+def create_operator(
+    name: str,
+    dim: int,
+    heads: int = 1,
+    *,
+    from_data: Mapping[str, Any] | None = None,
+    **options,
+):
     """Create an operator by its registered name.
 
     Args:
         name: as in :func:`list_operators`, or ``"sum"``.
         dim, heads: width of u and number of heads.
+        from_data: options that follow from the data, such as ``position_dim``. The operator gets
+            those that it has, unless it sets them itself or ``options`` has them.
         options: of the operator, see :func:`operator_options`.
 
     Raises:
@@ -67,6 +76,18 @@ def create_operator(name: str, dim: int, heads: int = 1, **options):
         16
     """
     factory = operator_factory(name)
+    if from_data:
+        known = options_of(factory)
+        further = {key: value for key, value in from_data.items() if key in known}
+        try:
+            return create_operator(name, dim, heads, **(further | options))
+        except FixedOptionError as slip:
+            # Only a call tells whether a class with ``**options`` sets one of them itself.
+            if slip.name in options or slip.name not in further:
+                raise
+            del further[slip.name]
+        return create_operator(name, dim, heads, from_data=further, **options)
+
     try:
         return factory(dim, heads, **options)
     except UnknownOptionError as slip:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..arguments import options_of, refuse_kind
+from ..arguments import refuse_kind
 from ..domain import Domain
 from ..errors import OptionError
 from ..integral import (
@@ -20,7 +20,6 @@ from ..integral import (
     register_operator,
 )
 from ..integral.addition import SumKernel
-from ..integral.registry import operator_factory
 from .baselines import list_baselines, make_baseline
 
 
@@ -31,23 +30,20 @@ def position_options(
     *,
     causal: bool = False,
 ) -> dict[str, Any]:
-    """Return the options of a registered operator, with those that follow from the data.
+    """Return the options of :func:`fredholm.operators.create_operator` for a registered operator,
+    with those that follow from the data as ``from_data``.
 
     Args:
         name: of the operator.
-        position_dim: dimension of the positions; left out where neither the operator nor what it
-            passes options on to has it.
+        position_dim: dimension of the positions.
         options: the operator's own, which come first.
         causal: whether points are in an order. Only a sum has this option: its convolutions then
             read the past alone.
     """
-    known = options_of(operator_factory(name))
-    from_data: dict[str, Any] = {}
-    if "position_dim" in known:
-        from_data["position_dim"] = position_dim
+    from_data: dict[str, Any] = {"position_dim": position_dim}
     if name == SUM:
         from_data["causal"] = causal
-    return from_data | dict(options)
+    return {"from_data": from_data, **options}
 
 
 # Keys of options: a value per block, and the parts of a sum of operators.
@@ -98,6 +94,7 @@ def make_operator(
     *,
     position_dim: int,
     ordered: bool = False,
+    from_data: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> nn.Module:
     """Create a registered operator for positions of this dimension.
@@ -106,6 +103,7 @@ def make_operator(
         name, dim, heads: see :func:`fredholm.operators.create_operator`.
         position_dim: dimension of the positions.
         ordered: whether points are in an order, see :func:`position_options`.
+        from_data: further options that follow from the data.
         options: the operator's own.
 
     Raises:
@@ -117,6 +115,8 @@ def make_operator(
             "a body of the kind 'backbone' (model=backbone_nano), or make it a part of a sum"
         )
     options = position_options(name, position_dim, options, causal=ordered)
+    if from_data is not None:
+        options["from_data"] |= from_data
     return create_operator(name, dim, heads, **options)
 
 

@@ -9,7 +9,6 @@ from torch import nn
 
 from ...arguments import options_of
 from ...domain import Domain
-from ...integral import operator_options
 from ...integral.registry import operator_factory
 from ..baselines import list_baselines, make_baseline
 from ..encoders import Encoder, EncoderConfig
@@ -80,20 +79,22 @@ def make_layer(
             causal=data.causal,
             **given,
         )
-    options: dict[str, Any] = {}
+    from_data: dict[str, Any] = {}
     heads = c.heads
-    if "length" in options_of(operator_factory(c.operator)):
+    known = options_of(operator_factory(c.operator))
+    if "length" in known:
         # Heads of a convolution are groups: channels that never meet.
-        options["length"] = data.points
+        from_data["length"] = data.points
         heads = 1
     # Without an order a kernel is centred on its point.
-    if "origin" in operator_options(c.operator) and not data.causal:
-        options["origin"] = "centre"
+    if "origin" in known and not data.causal:
+        from_data["origin"] = "centre"
     return make_operator(
         c.operator,
         c.dim,
         heads,
         position_dim=position_dim,
         ordered=data.causal,
-        **{**options, **given},
+        from_data=from_data,
+        **given,
     )
