@@ -143,8 +143,20 @@ class Quadrature:
     def sees(self) -> Bool[Tensor, "b h q"] | None:
         """Whether each query sees a key, (1 | B, 1 | H, Nq), or None where all do.
 
-        O(E) where pairs are edges or a reach, else O(Nq·Nk).
+        O(E) where pairs are edges or a reach, O(Nq·Nk) where there are other pairs or two domains
+        are compared in time, else O(Nk).
         """
+        ordered = self.query_time is not None
+        if not self.sparse and self.log_density is None and (self.triangular or not ordered):
+            if self.valid is None:
+                return None
+            if ordered:
+                # A query sees the keys up to its own index.
+                sees = self.valid.cumsum(-1) > 0
+            else:
+                sees = self.valid.any(-1, keepdim=True)
+            return sees[:, None]
+
         if not self.sparse:
             visible = self.visible()
             if visible is None:
@@ -518,15 +530,15 @@ def mass_on_edges(mass: Float[Tensor, "#b k"], edges: Edges) -> Float[Tensor, "#
 
 
 def mass_in_reach(
-    mass: Float[Tensor, "#b k"],
+    mass: Float[Tensor, "#b *c k"],
     valid: Bool[Tensor, "#b k"] | None,
     before: int,
     after: int,
-) -> Float[Tensor, "#b k"]:
+) -> Float[Tensor, "#b *c k"]:
     """Return the mass that each point sees within its reach, counted in real points.
 
     Args:
-        mass: of each point.
+        mass: of each point; any further dimensions share the points of their sample.
         valid: points that are not padding, or None where all are real.
         before, after: how many points before and after it a point sees.
     """
@@ -534,10 +546,13 @@ def mass_in_reach(
         return _window_sums(mass, before, after)
 
     # Real points next to one another, summed there, and the sums back at their indices.
+    samples = torch.broadcast_shapes(mass.shape[:1], valid.shape[:1])
+    mass = mass.expand(*samples, *mass.shape[1:])
     order = compact_order(valid)
-    mass = mass.expand(valid.shape[0], -1)
-    sums = _window_sums(mass.gather(1, order), before, after)
-    return torch.zeros_like(sums).scatter(1, order, sums)
+    shared = [1] * (mass.dim() - 2)
+    order = order.view(-1, *shared, order.shape[-1]).expand_as(mass)
+    sums = _window_sums(mass.gather(-1, order), before, after)
+    return torch.zeros_like(sums).scatter(-1, order, sums)
 
 
 def compact_order(valid: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:

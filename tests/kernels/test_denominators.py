@@ -11,10 +11,11 @@ import torch
 from fredholm import Domain, create_operator
 from fredholm.convert import replace_attention
 from fredholm.edges import Edges
-from fredholm.integral.denominators import denominators
+from fredholm.integral.denominators import counted_denominators, denominators
 from fredholm.kernels import FEATURE_MAPS
 from fredholm.linearization import LinearHeads
 from fredholm.linearization.heads import Seen
+from fredholm.quadrature import compact_order
 
 from ..linearize import models
 from ..tolerances import assert_close
@@ -108,7 +109,7 @@ def test_denominators_of_few_neighbours_equal_those_of_the_pairs_written_out(nam
 
 def test_the_warning_counts_the_denominators_of_neighbourhoods():
     operator = rff().double()
-    domain = Domain.line(40, reach=1)
+    domain = Domain.line(40, reach=3)
     u = 3 * torch.randn(2, 40, 16, dtype=torch.float64)
     counts = []
     for where in (domain, domain.dense()):
@@ -118,6 +119,48 @@ def test_the_warning_counts_the_denominators_of_neighbourhoods():
             operator(u, where)
         counts.append(counted(caught))
     assert counts[0] == counts[1]
+    vanished, count = counts[0]
+    assert 0 < vanished < count == 2 * 2 * 40
+
+
+@pytest.mark.parametrize("name", ["isolated", "graphs", "reach", "order", "mask", "none real"])
+def test_queries_that_are_padding_or_see_no_key_are_not_counted(name):
+    """Their sums are over no keys: exactly zero, and no sign of a map that may be negative."""
+    valid = torch.ones(2, 6, dtype=torch.bool)
+    valid[0, 3:] = False
+    valid[1, 0] = False
+    isolated = torch.eye(6, dtype=torch.bool)
+    isolated[1] = False
+    batch = torch.stack([isolated, torch.eye(6, dtype=torch.bool)])
+    real = {"isolated": [5, 5], "graphs": [2, 5], "mask": [5, 5], "none real": [0, 6]}
+    domain = {
+        "isolated": Domain.line(6, pairs=Edges.of_mask(isolated)),
+        "graphs": Domain.line(6, valid=valid, pairs=Edges.of_mask(batch & valid[:, None])),
+        "reach": Domain.line(6, valid=valid, reach=1),
+        "order": Domain.line(6, valid=valid, causal=True),
+        "mask": Domain.line(6, pairs=isolated),
+        "none real": Domain.line(6, valid=torch.tensor([[False] * 6, [True] * 6])),
+    }[name]
+    # Kernels of one feature 1: each denominator is the mass that its query sees.
+    features = torch.ones(2, 1, 6, 1)
+    found = counted_denominators(features, features, domain.quadrature(), domain.valid)
+    assert found.numel() == sum(real.get(name, [3, 5]))
+    assert (found > 0).all()
+
+
+def test_keys_are_sorted_once_per_sample(monkeypatch):
+    sizes = []
+
+    def sorting(valid):
+        sizes.append(tuple(valid.shape))
+        return compact_order(valid)
+
+    valid = torch.ones(2, 6, dtype=torch.bool)
+    valid[0, 4:] = False
+    quadrature = Domain.line(6, valid=valid, reach=1).quadrature()
+    monkeypatch.setattr("fredholm.quadrature.compact_order", sorting)
+    denominators(*torch.randn(2, 2, 3, 6, 4), quadrature)
+    assert sizes == [(2, 6)]
 
 
 @pytest.mark.parametrize("name", sorted(FEATURE_MAPS))
@@ -173,9 +216,14 @@ def test_converted_heads_count_decayed_denominators(decay, seen):
     fading = (sums[..., None, :] - sums[..., :, None]).exp()
     phi = heads.feature_map(query), heads.feature_map(heads.share(key))
     pairs = torch.where(visible[..., None, :, :], phi[0] @ phi[1].mT, 0.0)
-    kept = (pairs * fading).sum(-1) <= 0
-    assert counted(caught) == (int(kept.sum()), kept.numel())
-    assert int(kept.sum()) != int((pairs.sum(-1) <= 0).sum()), "the decay makes a difference"
+    # Padded queries are not counted.
+    real = torch.ones(2, 4, 30, dtype=torch.bool)
+    if facts.valid is not None:
+        real = valid[:, None].expand_as(real)
+    sums = (pairs * fading).sum(-1)[real]
+    assert counted(caught) == (int((sums <= 0).sum()), int(real.sum()))
+    plain = pairs.sum(-1)[real]
+    assert int((sums <= 0).sum()) != int((plain <= 0).sum()), "the decay makes a difference"
 
 
 def test_a_converted_model_warns():

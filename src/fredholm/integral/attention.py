@@ -22,7 +22,7 @@ from .bases import SEPARABLE, WeightedKernel
 from .capabilities import Decaying, JointFeatures, Windowed, measure_of
 from .contract import Part, answering, prepared, weight_and_bias
 from .decay import check_order, read_decay
-from .denominators import DenominatorWatch, denominators
+from .denominators import DenominatorWatch, counted_denominators
 from .facts import Layout
 from .feature_map import (
     FeatureMap,
@@ -402,9 +402,12 @@ class FeatureAttention(nn.Module):
         if self.watch is not None:
             # The floor is left out, because it would hide what is counted. So is a window: maps
             # that may be negative refuse one.
-            self.watch.observe(
-                lambda: denominators(self.feature_map(queries()), self._key_map(keys()), measure())
-            )
+            def compute() -> Tensor:
+                query = self.feature_map(queries())
+                key = self._key_map(keys())
+                return counted_denominators(query, key, measure(), real)
+
+            self.watch.observe(compute)
 
 
 class FeatureAttentionKernel(AttentionKernel, FeatureAttention, Windowed, Decaying):

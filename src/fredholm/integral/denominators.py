@@ -87,15 +87,34 @@ def _sums_in_reach(query: Tensor, key: Tensor, quadrature: Quadrature) -> Tensor
     assert quadrature.reach is not None
     mass = quadrature.mass.to(key.dtype)
     weighed = key * mass[:, None, :, None]
-    by_feature = weighed.mT
-    shape = by_feature.shape[:3]
+    seen = mass_in_reach(weighed.mT, quadrature.valid, *quadrature.reach)
+    return (query * seen.mT).sum(-1)
 
-    # One row of points for each sample, head and feature.
-    valid = quadrature.valid
-    if valid is not None:
-        valid = valid[:, None, None].expand(*shape, -1).flatten(0, 2)
-    seen = mass_in_reach(by_feature.flatten(0, 2), valid, *quadrature.reach)
-    return (query * seen.unflatten(0, shape).mT).sum(-1)
+
+def counted_denominators(
+    query: Tensor,
+    key: Tensor,
+    quadrature: Quadrature,
+    real: Tensor | None,
+) -> Tensor:
+    """Return :func:`denominators` of the queries that are real and see a key, in one row.
+
+    All others have a sum over no keys, which is zero, and no weights that it could spoil.
+
+    Args:
+        query, key, quadrature: see :func:`denominators`.
+        real: queries that are not padding, (1 | B, Nq), or None where all are.
+    """
+    sums = denominators(query, key, quadrature)
+    counted = torch.ones_like(sums, dtype=torch.bool)
+    sees = quadrature.sees()
+    if sees is not None:
+        counted = counted & sees
+    if real is not None:
+        counted = counted & real[:, None]
+    if sums.is_meta:
+        return sums.flatten()
+    return sums[counted]
 
 
 class DenominatorWatch:
@@ -127,7 +146,8 @@ class DenominatorWatch:
         """Count the denominators of one call in training, at the calls of :data:`COUNTED_CALLS`.
 
         Args:
-            compute: returns them, see :func:`denominators`; called only where they are counted.
+            compute: returns them, see :func:`counted_denominators`; called only where they are
+                counted.
         """
         if torch.compiler.is_compiling() or transforms():
             return
