@@ -143,6 +143,22 @@ def test_llama_rotates_as_its_model_does():
     )
 
 
+@pytest.mark.parametrize("source", [("mistral", "MistralAttention"), ("qwen2", "Qwen2Attention")])
+@pytest.mark.parametrize(
+    ("window", "causal", "message"),
+    [
+        (2, False, r"Attention\(sliding_window=2, is_causal=False\) cannot be converted"),
+        (0, True, r"Attention\(sliding_window=0\) cannot be converted; .* 1 or more"),
+    ],
+)
+def test_a_window_that_counts_no_points_before_is_refused(source, window, causal, message):
+    layer = hugging_face(*source, num_key_value_heads=1, layer_idx=0)().eval()
+    layer.config.sliding_window = layer.sliding_window = window
+    layer.is_causal = causal
+    with pytest.raises(ConversionError, match=message):
+        as_operator(layer)
+
+
 def test_mistral_attends_within_its_window():
     source = ("mistral", "MistralAttention")
     layer = hugging_face(*source, num_key_value_heads=1, layer_idx=0, head_dim=4, sliding_window=2)

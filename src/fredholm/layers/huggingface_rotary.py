@@ -77,6 +77,8 @@ def windowed_attention(module: Any) -> IntegralOperator:
     # These keep their window in the configuration alone.
     if type(module).__name__ in ("MistralAttention", "MixtralAttention"):
         window = getattr(module.config, "sliding_window", None)
+    if window is not None:
+        _check_window(module, window)
     return _convert(module, window=window, **norms)
 
 
@@ -90,6 +92,15 @@ def _convert(module: Any, **options: Any) -> IntegralOperator:
     heads = module.config.num_attention_heads
     kernel = separate(module, PROJECTIONS, heads, options)
     return bind(kernel, linear(module, "o_proj"))
+
+
+def _check_window(module: Any, window: int) -> None:
+    """Raise ConversionError for a window that counts no points before."""
+    if window < 1:
+        raise refuse(module, f"sliding_window={window}", "sliding_window=None, or 1 or more")
+    if not module.is_causal:
+        got = f"sliding_window={window}, is_causal=False"
+        raise refuse(module, got, "sliding_window=None without an order, or is_causal=True")
 
 
 def _base(module: Any) -> float:
