@@ -83,6 +83,9 @@ class Registry(Mapping[str, Entry]):
         before = self._sources.get(name)
         if known is not None and before is not None and source is not None:
             self._warn_of_other_file(name, before, source)
+            if before.content == source.content:
+                # Either of two equal files may change later, and is no other file then.
+                source = source._replace(files=before.files | source.files)
         if self.attribute is not None:
             setattr(entry, self.attribute, name)
         self._entries[name] = entry
@@ -91,10 +94,12 @@ class Registry(Mapping[str, Entry]):
 
     def _warn_of_other_file(self, name: str, before: _Source, now: _Source) -> None:
         """Warn where an entry replaces that of another file with other content."""
-        if before.file == now.file or before.content == now.content:
+        if now.files <= before.files or before.content == now.content:
             return
+        [file] = now.files
+        earlier = " and ".join(sorted(map(str, before.files)))
         warnings.warn(
-            f"{self.what} {name!r} of {now.file} replaces that of {before.file}, a file of the "
+            f"{self.what} {name!r} of {file} replaces that of {earlier}, a file of the "
             "same name with other content; rename one of the files and its entry to have both",
             stacklevel=3,
         )
@@ -174,9 +179,9 @@ class Registry(Mapping[str, Entry]):
 
 
 class _Source(NamedTuple):
-    """A user's file and what it contained when it registered an entry."""
+    """The content of a user's file when it registered an entry, and the files that had it."""
 
-    file: Path
+    files: frozenset[Path]
     content: bytes
 
 
@@ -189,7 +194,7 @@ def _source(entry: object) -> _Source | None:
     if name is None or not Path(name).is_file():
         return None
     file = Path(name).resolve()
-    return _Source(file, file.read_bytes())
+    return _Source(frozenset({file}), file.read_bytes())
 
 
 class _Definition(NamedTuple):

@@ -489,6 +489,29 @@ def test_a_file_of_the_same_name_with_other_content_is_named(user_file, recwarn)
     assert operator_factory("mine-for-tests") is module.Mine
 
 
+@pytest.mark.parametrize("first", ["original", "copy"])
+def test_an_edited_file_does_not_replace_another_one(first, user_file, recwarn):
+    """A run's copy of a file was imported as well: the file is still the one that was known."""
+    copy = user_file.parent / "copy" / user_file.name
+    copy.parent.mkdir()
+    for file in (user_file, copy):
+        file.write_text(SOURCE.format(name="mine-for-tests"))
+    files = [user_file, copy]
+    if first == "copy":
+        files.reverse()
+    for file in files:
+        # Content that was imported before is not executed again from another path.
+        sys.modules.pop("fredholm_user_mine_for_tests", None)
+        import_file(file)
+    user_file.write_text(SOURCE.format(name="mine-for-tests") + "\n# edited\n")
+    import_file(user_file)
+    assert not recwarn.list
+
+    # The copy has the older content now.
+    with pytest.warns(UserWarning, match=r"copy/mine_for_tests\.py replaces that of"):
+        import_file(copy)
+
+
 def test_the_librarys_definition_wins_over_a_users(monkeypatch):
     colours: Registry[type] = Registry("colour", home="the.library")
     library = {"the.library": SoftmaxAttention}
