@@ -16,7 +16,9 @@ from fredholm.errors import DomainError, OptionError, ShapeError, StrategyError
 from fredholm.integral import Facts, Form, choose
 from fredholm.integral.registry import operator_options, operator_parameters
 from fredholm.integral.strategy import read_strategy
+from fredholm.integral.windowed import first_gain
 from fredholm.kernels import FEATURE_MAPS, Layout, MLPKernel, SoftmaxKernel
+from fredholm.linearization import LinearHeads
 from fredholm.models import BODIES, HEADS
 from fredholm.operators import (
     Exact,
@@ -47,6 +49,7 @@ RESETTABLE = [
     *((name, {}) for name in list_operators()),
     ("itnet", {"depth": 3, "per_head_hidden": True, "learned_frequencies": True}),
     ("itnet", {"output": "compact", "start": 0.0, "frequencies": 0}),
+    ("itnet", {"proposal": True}),
     ("itnet_low_rank", {"learned_frequencies": True}),
     ("luna", {"cap": "running", "envelope": "channels"}),
     ("luna", {"bank": True, "preset": "exponential"}),
@@ -81,7 +84,31 @@ def test_reset_parameters_initialises_operators_built_on_meta(name, options):
     assert all(x.isfinite().all() for x in operator.state_dict().values())
 
 
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("name", ["elu", "t2r", "hedgehog", "performer", "luna"])
+def test_the_gain_beside_a_window_is_that_of_the_maps_after_a_reset(name, tied):
+    """torch resets all modules, owners first."""
+    options = {"feature_map": name, "window": 2, "tied": tied}
+    kernel = create_operator("linear_attention", 8, 2, **options).kernel
+    heads = LinearHeads(2, 4, **options)
+    for owner in (kernel, heads):
+        with torch.no_grad():
+            for x in owner.state_dict().values():
+                x.fill_(float("nan"))
+        for module in owner.modules():
+            if hasattr(module, "reset_parameters"):
+                module.reset_parameters()
+        expected = first_gain(owner.feature_map, owner._key_map, owner.width, owner.heads)
+        assert owner.gain.equal(expected)
+        assert all(x.isfinite().all() for x in owner.state_dict().values())
+
+
 def test_a_reset_draws_at_the_scales_of_the_constructor():
+    proposal = create_operator("itnet", 8, 2, proposal=True).kernel.proposal
+    deviations = [proposal.weight1.std().item(), proposal.weight2.std().item()]
+    proposal.reset_parameters()
+    after = [proposal.weight1.std().item(), proposal.weight2.std().item()]
+    assert after == pytest.approx(deviations, rel=0.2)
     kernel = MLPKernel(2, 4, width=64, epsilon=0.5)
     first = kernel.weight2.std().item()
     kernel.reset_parameters()

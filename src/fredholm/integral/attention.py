@@ -267,6 +267,7 @@ class FeatureAttention(nn.Module):
     :class:`fredholm.integral.FeatureAttentionKernel`).
 
     Attributes:
+        width, heads: e and H.
         feature_map: φ, from (B, H, N, e) to (B, H, N, r).
         key_map: ψ, or None for φ.
         floor: the smallest denominator; None for no denominator.
@@ -276,6 +277,8 @@ class FeatureAttention(nn.Module):
         gain: g of each head beside a window, (H,), or None without one.
     """
 
+    width: int
+    heads: int
     floor: float | None
     watch: DenominatorWatch | None
     window: int | None
@@ -330,6 +333,16 @@ class FeatureAttention(nn.Module):
         if window is not None:
             gain = first_gain(self.feature_map, self._key_map, width, heads)
             self.gain = nn.Parameter(gain)
+
+    @torch.no_grad()
+    def draw_features(self) -> None:
+        """Draw the parameters of the feature maps again, and compute the gain from the new ones."""
+        for feature_map in (self.feature_map, self.key_map):
+            if isinstance(feature_map, FeatureMap):
+                feature_map.draw()
+        if self.gain is not None:
+            first = first_gain(self.feature_map, self._key_map, self.width, self.heads)
+            self.gain.copy_(first)
 
     @property
     def _key_map(self) -> Callable[[Tensor], Tensor]:
@@ -527,23 +540,13 @@ class FeatureAttentionKernel(AttentionKernel, FeatureAttention, Windowed, Decayi
             self.named_map = self.feature_map
         self.decay = read_decay(dim, heads, decay, half_life)
 
-    @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw the three linear maps again. Beside a window also the feature maps are, because the
-        gain is computed from them.
-        """
+        """Draw the three linear maps and the feature maps again, and compute the gain from them."""
         super().reset_parameters()
 
-        # The base class calls this in its constructor, before there is a gain.
-        gain: nn.Parameter | None = getattr(self, "gain", None)
-        if gain is None:
-            return
-        for feature_map in (self.feature_map, self.key_map):
-            reset = getattr(feature_map, "reset_parameters", None)
-            if reset is not None:
-                reset()
-        first = first_gain(self.feature_map, self._key_map, self.width, self.heads)
-        gain.copy_(first)
+        # The base class calls this in its constructor, before there are feature maps.
+        if getattr(self, "feature_map", None) is not None:
+            self.draw_features()
 
     @property
     def nonnegative(self) -> bool:  # type: ignore[override]

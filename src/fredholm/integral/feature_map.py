@@ -63,6 +63,14 @@ class FeatureMap(nn.Module, metaclass=Checked):
         self.heads = heads
         self.features = features
 
+    def draw(self) -> None:
+        """Draw new parameters and frequencies, as at initialisation. By default there are none.
+
+        The module that owns the map calls this, and may compute other parameters from the new ones.
+        It is not called ``reset_parameters``, because torch calls that of all modules, owners
+        first, and would draw the map again afterwards.
+        """
+
     def features_of(self, x: Tensor) -> Tensor:
         """Return φ of x, which is in float32 or float64, outside autocast."""
         raise NotImplementedError(f"{type(self).__name__} must define features_of(x)")

@@ -315,6 +315,10 @@ class LinearHeads(Heads, FeatureAttention):
         if decay is not None:
             self.decay = GroupDecay(groups or heads, width, decay)
 
+    def reset_parameters(self) -> None:
+        """Draw the feature maps again, and compute the gain from them. A decay resets itself."""
+        self.draw_features()
+
     # --- features ---------------------------------------------------------------------------------
 
     def _scaled(self, x: Tensor, scale: float) -> Tensor:

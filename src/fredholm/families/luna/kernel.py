@@ -176,7 +176,7 @@ class LunaMap(FeatureMap):
             self._register(name, value, learned=drawn or name in LEARNED)
 
     @torch.no_grad()
-    def reset_parameters(self) -> None:
+    def draw(self) -> None:
         """Draw new values for all parameters, as at initialisation."""
         for name, value in self._first().items():
             if value is not None:

@@ -116,8 +116,7 @@ class RandomFeatures(FeatureMap):
         self.register_buffer("frequencies", torch.empty(count, width))
         self.redraw()
 
-    def reset_parameters(self) -> None:
-        """Draw new frequencies, as at initialisation."""
+    def draw(self) -> None:
         self.redraw()
 
     @torch.no_grad()
@@ -235,9 +234,9 @@ class T2RFeatures(HeadLinear):
         if features is None:
             features = width
         super().__init__(width, heads, rows=features, features=features)
-        self.reset_parameters()
+        self.draw()
 
-    def reset_parameters(self) -> None:
+    def draw(self) -> None:
         """Draw normal weights of variance 1 / e, and set biases to zero."""
         nn.init.normal_(self.weight, std=self.width**-0.5)
         nn.init.zeros_(self.bias)
@@ -277,10 +276,10 @@ class HedgehogFeatures(HeadLinear, ExponentialMap):
             features=2 * width,
         )
         self.softmax = softmax
-        self.reset_parameters()
+        self.draw()
 
     @torch.no_grad()
-    def reset_parameters(self) -> None:
+    def draw(self) -> None:
         """Set each layer to the identity, without bias."""
         self.weight.copy_(torch.eye(self.width))
         self.bias.zero_()

@@ -66,13 +66,21 @@ class Proposal(nn.Module):
         # Each tensor holds both networks: [0] is f, of the queries, and [1] is g, of the keys. The
         # inputs are γ, a sine and a cosine per frequency, and the features of a head's slice.
         columns = 2 * frequencies + dim
-        self.weight1 = nn.Parameter(torch.randn(2, heads, width, columns) * columns**-0.5)
-        self.bias1 = nn.Parameter(torch.zeros(2, heads, width))
-        self.weight2 = nn.Parameter(torch.randn(2, heads, components, width) * width**-0.5)
-        self.bias2 = nn.Parameter(torch.zeros(2, heads, components))
+        self.weight1 = nn.Parameter(torch.empty(2, heads, width, columns))
+        self.bias1 = nn.Parameter(torch.empty(2, heads, width))
+        self.weight2 = nn.Parameter(torch.empty(2, heads, components, width))
+        self.bias2 = nn.Parameter(torch.empty(2, heads, components))
+        self.reset_parameters()
 
         # The loss of the last training forward, until `auxiliary_loss` takes it.
         self._loss: Tensor | None = None
+
+    def reset_parameters(self) -> None:
+        """Draw normal weights of variance one over the number of inputs, and set biases to zero."""
+        for weight, bias in ((self.weight1, self.bias1), (self.weight2, self.bias2)):
+            columns = weight.shape[-1]
+            nn.init.normal_(weight, std=columns**-0.5)
+            nn.init.zeros_(bias)
 
     def forward(
         self,
