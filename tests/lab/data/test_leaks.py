@@ -10,6 +10,7 @@ import torch
 
 from fredholm.lab.data.files import open_files
 from fredholm.lab.data.files.casts import Coded
+from fredholm.lab.data.files.head import HEAD
 from fredholm.lab.data.files.unlabelled import read_unlabelled
 from fredholm.lab.data.memory import MemorySource
 from fredholm.lab.data.samples import collect_answers, collect_samples
@@ -185,6 +186,36 @@ def test_a_column_without_training_words_is_left_out(tmp_path):
         source.collection.remarks
     )
     assert source.dataset("test").describe()["source"]["words"] == {}
+
+
+@pytest.mark.parametrize("last", ["Z,3,", "Z,much,1"], ids=["no label", "unreadable"])
+def test_words_of_rows_that_are_left_out_have_no_remark(tmp_path, last):
+    # The first rows alone decide that a column has numbers.
+    rows = [f"{'AB'[i % 2]},{i % 7},{i // 2 % 2}" for i in range(HEAD)]
+    path = tmp_path / "rows.csv"
+    path.write_text("\n".join(["zone,a,label", *rows, last]))
+    collection = open_files(path).collection
+    assert collection.words == {"zone": ["A", "B"]}
+    assert collection.channels == ("zone=A", "zone=B", "a")
+    assert collection.samples.shape == (HEAD, 3)
+    (remark,) = collection.remarks
+    assert "left out" in remark
+
+
+def test_remarks_count_only_words_of_samples(tmp_path):
+    folder = tmp_path / "files"
+    folder.mkdir()
+    rows = {
+        "train": [f"{'AB'[i % 2]},{i % 7},{i // 2 % 2}" for i in range(40)],
+        # The words Y and Z are those of a row without a label and of one without a number.
+        "test": [f"{'AG'[i % 2]},{i % 7},{i // 2 % 2}" for i in range(20)] + ["Y,1,", "Z,much,1"],
+    }
+    for name, lines in rows.items():
+        (folder / f"{name}.csv").write_text("\n".join(["zone,a,label", *lines]))
+    collection = open_files(folder).collection
+    assert collection.channels == ("zone=A", "zone=B", "a")
+    (found,) = [line for line in collection.remarks if "training rows" in line]
+    assert "have no 'G' in this column; to the model 10 rows are none of A, B" in found
 
 
 def test_words_of_every_split_keep_their_columns(tmp_path):

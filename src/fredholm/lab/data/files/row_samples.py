@@ -248,22 +248,18 @@ def with_training_words(collection: Collection, training: np.ndarray) -> Collect
             place += 1
             continue
 
-        channels = np.arange(place, place + len(names))
+        first = place
         place += len(names)
-        learned = (samples[training, channels[0] : place] == 1).any(0)
+        # (rows, words): whether a row has a word.
+        has = samples[:, first:place] == 1
+        learned = has[training].any(0)
         if not learned.any():
             remarks.append(f"column {column!r} is left out: no training row has a word there")
             continue
         columns.append(column)
-        kept += channels[learned].tolist()
+        kept += [first + number for number in np.flatnonzero(learned)]
         words[column] = [name for name, known in zip(names, learned) if known]
-        if not learned.all():
-            strange = samples[:, channels[~learned]] == 1
-            rows = np.flatnonzero(strange.any(1))
-            first = names[channels[~learned][strange[rows[0]].argmax()] - channels[0]]
-            end = _unknown(first, int((~learned).sum()) - 1, len(rows), words[column])
-            where = collection.where(int(rows[0]))
-            remarks.append(f"{where}, column {column!r}: the training rows have {end}")
+        remarks += _unlearned(collection, column, has & ~learned, words[column])
 
     if len(kept) == samples.shape[1]:
         return collection
@@ -281,6 +277,30 @@ def with_training_words(collection: Collection, training: np.ndarray) -> Collect
         taken=collection.taken | {"columns": first_of(columns)},
         remarks=[*collection.remarks, *remarks],
     )
+
+
+def _unlearned(
+    collection: Collection,
+    column: str,
+    unlearned: np.ndarray,
+    known: Sequence[str],
+) -> Iterator[str]:
+    """Yield a remark on words that no training row has, if any other sample has one.
+
+    A word may also occur only in rows that were left out, such as those without a label.
+
+    Args:
+        unlearned: (rows, words of the column), whether a row has a word outside ``known``.
+        known: the words of the training rows.
+    """
+    rows = np.flatnonzero(unlearned.any(1))
+    if not len(rows):
+        return
+    first = collection.words[column][unlearned[rows[0]].argmax()]
+    others = int(unlearned.any(0).sum()) - 1
+    where = collection.where(int(rows[0]))
+    end = _unknown(first, others, len(rows), known)
+    yield f"{where}, column {column!r}: the training rows have {end}"
 
 
 def paths_in(table: Table, columns: Columns) -> list[Path]:
