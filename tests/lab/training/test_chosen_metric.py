@@ -11,7 +11,7 @@ import pytest
 import torch
 from sklearn import metrics as sklearn
 
-from fredholm.errors import OptionError, RecipeError
+from fredholm.errors import CheckpointError, OptionError, RecipeError
 from fredholm.lab.cli.main import main
 from fredholm.lab.compare import choose
 from fredholm.lab.compare.splits import Splits
@@ -20,6 +20,11 @@ from fredholm.lab.compare.verdict import is_sure, paired_difference
 from fredholm.lab.data.kinds.dataset import IGNORED
 from fredholm.lab.distill.linearize import judged_task
 from fredholm.lab.report.results.scores import score_head
+from fredholm.lab.training.checkpoints import (
+    list_checkpoints,
+    read_checkpoint,
+    write_checkpoint,
+)
 from fredholm.lab.training.evaluation import load_run, run_dataset
 from fredholm.lab.training.grid import recipe_cell
 from fredholm.lab.training.metrics import METRICS, direction, register_metric
@@ -130,6 +135,30 @@ def test_a_validation_has_the_units_of_the_files(tmp_path, metric):
     once = {"distil": {"epochs": 0}, "tune": {"epochs": 0}, "say": lambda line: None}
     report = linearize_source(run, "elu", out=tmp_path / "out", metric=metric, **once).report
     assert report.scores["teacher"] == pytest.approx(found[metric], rel=1e-5)
+
+
+def test_scores_of_other_units_are_not_continued(tmp_path):
+    lines = [f"{i % 7},{1000 + 50.5 * (i % 7)}" for i in range(60)]
+    source = tmp_path / "price.csv"
+    source.write_text("\n".join(["size,price", *lines]) + "\n")
+
+    def resumed_from_an_earlier_version(metric: str):
+        """Take the units from the checkpoints of a run, and resume it."""
+        recipe = load_recipe(str(source), [*FAST, "training.epochs=2", f"training.metric={metric}"])
+        run = tmp_path / metric
+        train(recipe, run)
+        (run / "result.json").unlink()
+        for path in list_checkpoints(run / "checkpoints"):
+            state = read_checkpoint(path)
+            del state["callbacks"]["KeepModel"]["units"]
+            write_checkpoint(state, path)
+        return train(recipe, run, resume=True)
+
+    with pytest.raises(CheckpointError, match="expected scores in the units of the files, got"):
+        resumed_from_an_earlier_version("absolute_error")
+    # A correlation and a loss are the same as before.
+    for metric in ("r2", "loss"):
+        assert resumed_from_an_earlier_version(metric).epochs == 2
 
 
 def test_a_run_stops_when_the_metric_stops_improving(by_area, tmp_path):

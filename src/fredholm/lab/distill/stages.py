@@ -188,6 +188,7 @@ class FineTuning(Stage):
     ):
         super().__init__(replaced, loader, options, seed)
         self.task = task
+        self.score_units = task.score_units
         self.tally = Tally(task)
 
     def on_train_start(self) -> None:

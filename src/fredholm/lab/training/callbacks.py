@@ -17,6 +17,7 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, Timer, WeightAv
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from ...errors import CheckpointError
 from ...files import replacing
 from ...progress import current
 from ..numbers import duration, readable
@@ -457,6 +458,12 @@ class KeepModel(Callback):
 
     With an average of the weights, the average is saved. Without a ``goal`` nothing is saved until
     :meth:`write` is called.
+
+    Args:
+        save: receives the model.
+        goal: decides which validation is better.
+        ema: the averaged weights, if there are any.
+        units: (shift, scale) of scores in the units of the files; None if there are none.
     """
 
     def __init__(
@@ -464,10 +471,12 @@ class KeepModel(Callback):
         save: Callable[[Any], object],
         goal: Goal | None,
         ema: Ema | None,
+        units: tuple[float, float] | None = None,
     ):
         self.save = save
         self.goal = goal
         self.ema = ema
+        self.units = units
 
         # The best score so far, with the sign by which larger is better.
         self.best: float | None = None
@@ -503,9 +512,25 @@ class KeepModel(Callback):
             self.save(model)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best": self.best, "best_epoch": self.best_epoch}
+        return {
+            "best": self.best,
+            "best_epoch": self.best_epoch,
+            "units": self.units,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue with the best score so far.
+
+        Raises:
+            CheckpointError: the scores before and after the checkpoint would have other units.
+        """
+        # Earlier versions stored no units. They scored standardised numbers.
+        if self.units is not None and state_dict.get("units") is None:
+            raise CheckpointError(
+                "checkpoint: expected scores in the units of the files, got those of standardised "
+                "numbers, by an earlier version of fredholm, which would be compared with the new "
+                "ones; train again in another folder"
+            )
         self.best = state_dict["best"]
         self.best_epoch = state_dict["best_epoch"]
 

@@ -177,7 +177,7 @@ def fit(
     ema = None
     if limits.ema_decay:
         ema = Ema(limits.ema_decay)
-    keeper = KeepModel(keep, best, ema)
+    keeper = KeepModel(keep, best, ema, module.score_units)
     parts = _make_parts(module, limits, keeper, folder, say)
     module.last_step = limits.steps
 

@@ -189,6 +189,10 @@ class Learner(pl.LightningModule):
         # The step at which the fit ends; None when epochs alone limit it.
         self.last_step: int | None = None
 
+        # (shift, scale) of the scores that a validation gives in the units of the files; None if it
+        # gives none.
+        self.score_units: tuple[float, float] | None = None
+
         # Further callbacks of the fit.
         self.callbacks: list[Callback] = []
 

@@ -32,6 +32,7 @@ class Metric:
             many to be stored.
         title: its name in tables and pages; "" for the registered name.
         share: whether it is a share, which tables give in percent.
+        unitless: of numbers, whether it is the same in every unit of the numbers.
     """
 
     function: Score
@@ -40,6 +41,7 @@ class Metric:
     of_loss: Callable[[float], float] | None = None
     title: str = ""
     share: bool = False
+    unitless: bool = False
 
     def __call__(self, outputs: Tensor, labels: Tensor) -> float:
         return float(self.function(outputs, labels))
@@ -86,6 +88,7 @@ def register_metric(
     of_loss: Callable[[float], float] | None = None,
     title: str = "",
     share: bool = False,
+    unitless: bool = False,
 ) -> Callable[[Score], Score]:
     """Decorator that registers a metric for ``training.metric`` of recipes and conversions.
 
@@ -111,7 +114,7 @@ def register_metric(
         )
 
     def decorate(function: Score) -> Score:
-        metric = Metric(function, of, mode, of_loss, title, share)
+        metric = Metric(function, of, mode, of_loss, title, share, unitless)
         METRICS.add(name, metric)
         return function
 
@@ -155,7 +158,7 @@ def accuracy(outputs: Tensor, labels: Tensor) -> float:
     return float(hits.double().mean())
 
 
-@register_metric("pearson", of="numbers", title="Pearson's correlation")
+@register_metric("pearson", of="numbers", title="Pearson's correlation", unitless=True)
 def pearson(outputs: Tensor, labels: Tensor) -> float:
     """Return Pearson's correlation; NaN if outputs or labels are constant.
 
@@ -169,7 +172,7 @@ def pearson(outputs: Tensor, labels: Tensor) -> float:
     return float(correlations[0, 1])
 
 
-@register_metric("spearman", of="numbers", title="Spearman's correlation")
+@register_metric("spearman", of="numbers", title="Spearman's correlation", unitless=True)
 def spearman(outputs: Tensor, labels: Tensor) -> float:
     """Return Spearman's rank correlation; NaN if outputs or labels are constant.
 
@@ -338,7 +341,7 @@ def balanced_accuracy(outputs: Tensor, labels: Tensor) -> float:
     return float(occurring.double().mean())
 
 
-@register_metric("r2", of="numbers", title="R²")
+@register_metric("r2", of="numbers", title="R²", unitless=True)
 def r2(outputs: Tensor, labels: Tensor) -> float:
     """Return the coefficient of determination, 1 - Σ (o - l)² / Σ (l - mean l)².
 

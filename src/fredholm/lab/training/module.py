@@ -52,6 +52,7 @@ class RecipeLearner(Learner):
     ):
         super().__init__(model, loader, descent_of(recipe), recipe.seed)
         self.task = task or create_task()
+        self.score_units = self.task.score_units
         self.recipe = recipe
         self.mixer = mixer
         self.mesh = mesh

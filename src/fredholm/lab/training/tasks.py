@@ -213,6 +213,16 @@ class Task:
             return False
         return self.metric[0] not in self._always_reported()
 
+    @property
+    def score_units(self) -> tuple[float, float] | None:
+        """The units of the chosen metric; None if its scores are the same in all units."""
+        standardised = self.units == (0.0, 1.0)
+        if self.chosen is None or not self.keeps or standardised:
+            return None
+        if METRICS[self.chosen].unitless:
+            return None
+        return self.units
+
     def summary(self, batches: Iterable[Pairs], classes: Sequence[str]) -> dict[str, Any]:
         """Evaluate a split, from the outputs and labels of all batches."""
         pairs = [self.pairs(outputs, labels) for outputs, labels in batches]
