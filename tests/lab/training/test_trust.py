@@ -12,11 +12,12 @@ from unittest.mock import Mock
 import pytest
 from evidence.choosing import speed
 
-from fredholm.errors import TrustError
+from fredholm.errors import OptionError, TrustError
 from fredholm.integral import registry
 from fredholm.lab.cli.main import main
 from fredholm.lab.compare import Setting, choose, compare
 from fredholm.lab.compare.saved import Pick, comparison_code, splits_of
+from fredholm.lab.compare.search import open_search
 from fredholm.lab.training.grid import recipe_cell, train_cell
 from fredholm.training import (
     compress_run,
@@ -219,6 +220,55 @@ def test_code_that_the_changes_of_a_comparison_name_needs_trust(sent, monkeypatc
     assert executed(sent) == 0
     splits_of(sent, pick, trust_code=True)
     assert executed(sent) == 1
+
+
+def test_changes_that_name_imports_replace_those_of_a_recipe(sent, monkeypatch, capsys):
+    monkeypatch.chdir(sent.parent)
+    mine = sent.parent / "other.py"
+    mine.write_text("")
+    changes = ["import=other.py"]
+    assert imported_code(sent, changes) == [mine]
+    setting = {"source": "sent", "changes": changes}
+    (sent / "choice.json").write_text(json.dumps({"setting": setting}))
+    assert comparison_code(sent) == [mine]
+    (sent / "choice.json").unlink()
+
+    main(["plan", "sent", *changes, "operator=softmax", "--steps", "1", "--trust-code"])
+    assert capsys.readouterr().err == f"--trust-code: executing {str(mine)!r}\n"
+    assert executed(sent) == 0
+
+
+def test_a_comparison_finds_its_code_from_any_folder(home, tmp_path, monkeypatch):
+    monkeypatch.chdir(home)
+    small = ["training.epochs=1", "schedule.warmup_epochs=0", "data.limit=128"]
+    changes = ["import=mine.py", *small, "model.body.depth=1", "model.body.dim=8"]
+    for source in ("digits", "own.yaml"):
+        out = tmp_path / source
+        opened = open_search(source, 0.1, operators="gru", changes=changes, out=out)
+        assert opened.state["setting"]["changes"][1:] == changes[1:]
+        out.mkdir()
+        (out / "choice.json").write_text(json.dumps(opened.state))
+
+    monkeypatch.chdir(tmp_path)
+    for source in ("digits", "own.yaml"):
+        assert comparison_code(tmp_path / source) == [home / "mine.py"]
+        splits_of(tmp_path / source, Mock(spec=Pick), trust_code=True)
+
+
+def test_a_task_is_not_the_run_folder_of_its_name(sent, monkeypatch):
+    folder = sent.parent / "runs" / "digits"
+    shutil.copytree(sent, folder)
+    monkeypatch.chdir(folder.parent)
+    changes = ["import=../other.py", "training.epochs=1", "schedule.warmup_epochs=0"]
+    (sent.parent / "other.py").write_text("")
+    opened = open_search("digits", 0.1, operators="gru", changes=changes, out=sent.parent / "out")
+    assert opened.trials.splits.recipe.name == "digits"
+    with pytest.raises(OptionError, match="expected operators or baselines, got 'nothing'"):
+        compare(["digits"], "nothing", sent.parent / "table", setting=Setting(changes=(*changes,)))
+    assert executed(sent) == 0
+    # Other commands read the folder.
+    with pytest.raises(TrustError):
+        load_recipe("digits")
 
 
 def test_timing_a_table_executes_code_only_with_trust(sent, monkeypatch):

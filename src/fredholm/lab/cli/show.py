@@ -59,14 +59,13 @@ def trusted_code(
         return
     from .. import training
     from ..compare.saved import comparison_code, is_comparison
-    from ..training.recipe_files import override_code
 
     place = Path(source)
     found = []
     if is_comparison(place):
         found = comparison_code(place)
     elif place.is_file() or (place / "recipe.yaml").is_file():
-        found = [*training.imported_code(place), *override_code(overrides)]
+        found = training.imported_code(place, overrides)
     for path in found:
         typer.echo(f"--trust-code: executing {str(path)!r}", err=True)
 

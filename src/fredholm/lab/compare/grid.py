@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from ..training.folder import RunFolder
 from ..training.grid import Cell, Grid, quiet, recipe_cell, recipe_mark, safe_name, scores_of
 from ..training.metrics import defined
 from ..training.own_files import data_mark
-from ..training.recipe_files import import_overrides
+from ..training.recipe_files import absolute_overrides
 from ..training.tasks import task_of
 from . import tables
 from .budgets import (
@@ -31,7 +31,7 @@ from .budgets import (
     solve_size,
     width_override,
 )
-from .tasks import ComparedTask, Contender, find_task, read_contenders
+from .tasks import ComparedTask, Contender, find_task, import_changes, read_contenders
 
 Report = Callable[[str], None]
 Row = dict[str, Any]
@@ -132,7 +132,8 @@ def compare(
         raise OptionError(f"seeds: expected 1 or more, got {seeds}; give a larger number")
 
     # Imports come first: what the changes and the recipes import may register operators.
-    import_overrides(tasks, setting.changes, trust_code=trust_code)
+    import_changes(tasks, setting.changes, trust_code=trust_code)
+    setting = replace(setting, changes=tuple(absolute_overrides(setting.changes)))
     chosen = [find_task(name, trust_code=trust_code) for name in tasks]
     _refuse_equal_names(tasks, chosen)
     contenders = read_contenders(operators)

@@ -20,7 +20,7 @@ from ..training.grid import Report, quiet, recipe_mark
 from ..training.leases import hold
 from ..training.metrics import METRICS, title_of
 from ..training.own_files import free_name
-from ..training.recipe_files import import_overrides
+from ..training.recipe_files import absolute_overrides
 from ..training.tasks import task_of
 from . import report as words
 from .budgets import REFERENCE, make_recipe, width_override
@@ -31,7 +31,7 @@ from .halving import FINALISTS, Alive, Halving
 from .plain import PLAIN
 from .saved import RESULTS, drop_pick, keep_pick, refuse_removed
 from .splits import Splits
-from .tasks import find_task, options_of, read_contenders
+from .tasks import absolute_source, find_task, import_changes, options_of, read_contenders
 from .trial import measure_of
 from .trials import Trials, set_aside
 from .verdict import conclude
@@ -120,16 +120,18 @@ def open_search(
     given = SearchOptions(**options)
 
     # Imports come first: what the changes and the recipe import may register operators.
-    import_overrides([source], given.changes, trust_code=given.trust_code)
-    task = find_task(str(source), tuple(given.changes), trust_code=given.trust_code)
+    import_changes([str(source)], given.changes, trust_code=given.trust_code)
+    # An evaluation may run in another folder.
+    changes = absolute_overrides(given.changes)
+    task = find_task(str(source), tuple(changes), trust_code=given.trust_code)
     contenders = read_contenders(given.operators)
     place = Path(given.out or Path("runs") / f"compare-{task.name}")
     reference = make_recipe(task, REFERENCE)
     splits = Splits(reference)
     setting = {
-        "source": str(source),
+        "source": absolute_source(str(source)),
         "minutes": minutes,
-        "changes": list(given.changes),
+        "changes": changes,
         "operators": [contender.label for contender in contenders],
         "seeds": given.seeds,
         "always": list(given.always),

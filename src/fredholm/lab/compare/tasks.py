@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,13 @@ from ..checkout import where_to_get
 from ..data.registry import get_entry
 from ..training.own_files import names_files
 from ..training.recipe import Recipe
-from ..training.recipe_files import imported_code, load_recipe, override_code
-from ..training.recipe_paths import list_recipes
+from ..training.recipe_files import (
+    import_overrides,
+    imported_code,
+    load_recipe,
+    override_code,
+)
+from ..training.recipe_paths import find_built_in, list_recipes
 from ..training.recipe_text import parse, plain
 from ..training.sweeps import split_values
 
@@ -98,7 +103,11 @@ def find_task(
     """
     if name in _TASKS:
         task = _TASKS[name]
-        return replace(task, overrides=(*task.overrides, *changes))
+        return replace(
+            task,
+            recipe=_built_in(task.recipe),
+            overrides=(*task.overrides, *changes),
+        )
 
     of_files = names_files(name)
     if not (_names_recipe(name) or name in list_recipes() or of_files):
@@ -147,12 +156,56 @@ def code_of(
     Raises:
         RecipeError: the recipe cannot be read.
     """
-    code = override_code(changes)
     if isinstance(source, dict):
-        return [*imported_code(source), *code]
+        return imported_code(source, changes)
+    recipe = _recipe_path(source)
+    if recipe is None:
+        # A task or a built-in recipe imports no files.
+        return override_code(changes)
+    return imported_code(recipe, changes)
+
+
+def import_changes(
+    sources: Iterable[str],
+    changes: Sequence[str],
+    *,
+    trust_code: bool = False,
+) -> None:
+    """Import the files that changes name, before the recipes of ``sources`` are read.
+
+    Raises:
+        RecipeError: a missing file, or one that fails to import.
+        TrustError: one of the sources is a run folder, without ``trust_code``.
+    """
+    # The name of a task is no run folder, also where a folder of this name exists.
+    recipes = [source for source in sources if source not in _TASKS]
+    import_overrides(recipes, changes, trust_code=trust_code)
+
+
+def absolute_source(source: str) -> str:
+    """Return the source of a comparison, absolute if it is a recipe's file or a run folder."""
+    path = _recipe_path(source)
+    if path is None:
+        return source
+    return str(path)
+
+
+def _recipe_path(source: str) -> Path | None:
+    """Return the absolute path of a recipe's file or run folder; None for another source."""
     if source in _TASKS or names_files(source) or not _names_recipe(source):
-        return code
-    return [*imported_code(Path(source).expanduser().absolute()), *code]
+        return None
+    return Path(source).expanduser().absolute()
+
+
+def _built_in(recipe: str | dict[str, Any]) -> str | dict[str, Any]:
+    """Return the recipe of a registered task: its path, where another file or folder of its name
+    would be read instead.
+    """
+    if isinstance(recipe, str) and Path(recipe).exists():
+        path = find_built_in(recipe)
+        if path is not None:
+            return str(path)
+    return recipe
 
 
 def _backbone_overrides(recipe: Recipe) -> tuple[str, ...]:

@@ -88,15 +88,15 @@ def with_absolute_paths(raw: RawRecipe) -> RawRecipe:
     if isinstance(data, dict):
         data = dict(data)
         if data.get("path"):
-            data["path"] = _absolute(data["path"])
+            data["path"] = absolute_path(data["path"])
         raw["data"] = data
 
     if raw.get("init_from"):
-        raw["init_from"] = _absolute(raw["init_from"])
+        raw["init_from"] = absolute_path(raw["init_from"])
     return raw
 
 
-def _absolute(path: Any) -> Any:
+def absolute_path(path: Any) -> Any:
     """Make a path absolute; a value of another type is left to the recipe's own checks."""
     if not isinstance(path, str | Path):
         return path

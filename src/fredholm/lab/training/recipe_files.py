@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from hashlib import sha256
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 from ...errors import RecipeError
 from ..data.files.collect import readable
 from .checks import check, code_files, import_files
-from .own_files import RawRecipe, complete, modelless, named, names_files
+from .own_files import RawRecipe, absolute_path, complete, modelless, named, names_files
 from .recipe import Recipe
 from .recipe_errors import explain
 from .recipe_paths import find_recipe
@@ -183,12 +184,19 @@ def _validate_without_samples(raw: RawRecipe) -> Recipe:
     return _validate(raw)
 
 
-def imported_code(source: str | Path | dict[str, Any]) -> list[Path]:
+def imported_code(
+    source: str | Path | dict[str, Any],
+    overrides: Sequence[str] = (),
+) -> list[Path]:
     """List the files that loading a recipe or run folder would execute, without executing them.
 
+    Files that overrides name as ``import`` replace those of the recipe, see :func:`load_recipe`.
+
     Raises:
-        RecipeError: no recipe there, or one that cannot be read.
+        RecipeError: no recipe there, or one that cannot be read; a missing file.
     """
+    if _replace_imports(overrides):
+        return override_code(overrides)
     contents = _read(source)
     recipe = _validate_without_samples(named(contents.raw))
     return code_files(recipe.imports, contents.folder)
@@ -241,9 +249,36 @@ def _override_imports(overrides: Sequence[str]) -> list[str]:
 
 def _import_folder(contents: RecipeContents, overrides: Sequence[str]) -> Path:
     """Return the folder from which the imports of a recipe with overrides start."""
-    if any(change.names_imports for change in map(_read_override, overrides)):
+    if _replace_imports(overrides):
         return Path.cwd()
     return contents.folder
+
+
+def _replace_imports(overrides: Sequence[str]) -> bool:
+    """Tell whether overrides replace the imports of a recipe."""
+    return any(change.names_imports for change in map(_read_override, overrides))
+
+
+def absolute_overrides(overrides: Sequence[str]) -> list[str]:
+    """Return overrides that name the same imports, data and ``init_from`` from any folder.
+
+    Raises:
+        RecipeError: an override that cannot be read, or a missing file to import.
+    """
+    result = []
+    for text in overrides:
+        change = _read_override(text)
+        value: Any = None
+        if change.names_imports:
+            value = [str(path) for path in override_code([text])]
+        elif change.path in (["data", "path"], ["init_from"]) and change.value:
+            value = absolute_path(change.value)
+
+        if value:
+            key = ".".join(change.path)
+            text = f"{key}={json.dumps(value)}"
+        result.append(text)
+    return result
 
 
 def code_digests(recipe: Recipe) -> dict[str, str]:

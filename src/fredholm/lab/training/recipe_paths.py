@@ -35,6 +35,15 @@ def list_recipes() -> list[str]:
     return sorted(path.stem for folder in recipe_folders() for path in folder.glob("*.yaml"))
 
 
+def find_built_in(name: str) -> Path | None:
+    """Return the file of a built-in recipe; None if there is none of this name."""
+    for folder in recipe_folders():
+        path = folder / f"{name}.yaml"
+        if path.is_file():
+            return path
+    return None
+
+
 def find_recipe(source: str | Path) -> Path:
     """Find the file of a recipe by path, run folder or built-in name.
 
@@ -49,10 +58,9 @@ def find_recipe(source: str | Path) -> Path:
 
     is_bare_name = path.name == str(source)
     if is_bare_name:
-        for folder in recipe_folders():
-            built_in = folder / f"{source}.yaml"
-            if built_in.is_file():
-                return built_in
+        built_in = find_built_in(str(source))
+        if built_in is not None:
+            return built_in
 
     if path.is_dir():
         raise RecipeError(
