@@ -139,6 +139,30 @@ def test_declared_numbers_in_lists_and_json_count_as_missing(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("kind", "null"),
+    [("float16", -999.9), ("float32", -999.9), ("float64", -999.9), ("int16", -999)],
+)
+def test_declared_numbers_are_compared_in_the_type_of_lists(tmp_path, kind, null):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    series = [[null if k == i % 5 else k for k in range(5)] for i in range(40)]
+    cells = [np.array(numbers, kind) for numbers in series]
+    table = {
+        "x": arrow.array(cells, arrow.list_(arrow.from_numpy_dtype(kind))),
+        "label": ["xy"[i % 2] for i in range(40)],
+    }
+    path = tmp_path / "a.parquet"
+    parquet.write_table(arrow.table(table), path)
+    found = open_files(path, {"read": f"null={null}"}).collection
+    assert [np.isnan(sample[:, 0]).nonzero()[0].tolist() for sample in found.samples] == [
+        [i % 5] for i in range(40)
+    ]
+    # A number that no element equals changes nothing: 0.5 is not cut to the integer 0.
+    found = open_files(path, {"read": "null=0.5"}).collection
+    assert not any(np.isnan(sample).any() for sample in found.samples)
+
+
+@pytest.mark.parametrize(
     ("said", "match"),
     [
         ("decimal", "expected KEY=VALUE, got 'decimal'"),

@@ -206,6 +206,7 @@ class _Lists(_Cast):
 
     def add(self, array: Any, rows: Rows, writing: Writing) -> list[Odd]:
         # JSON gives lists of Python, Parquet arrays of Arrow.
+        nulls = _null_numbers(array, writing)
         cells = array
         if not isinstance(array, list):
             cells = array.to_pylist()
@@ -215,7 +216,8 @@ class _Lists(_Cast):
                 series = np.array(cell or (), np.float64)
             except (TypeError, ValueError):
                 series = np.zeros(0)
-            series[np.isin(series, writing.null_numbers)] = np.nan
+            if len(nulls):
+                series[np.isin(series, nulls)] = np.nan
             if series.ndim != 1 or not len(series):
                 raise DataError(
                     f"{rows.at(row, self.name)}: expected a list of numbers, as most rows have, "
@@ -223,6 +225,21 @@ class _Lists(_Cast):
                 )
             self.parts.append(series)
         return []
+
+
+def _null_numbers(array: Any, writing: Writing) -> np.ndarray:
+    """Return the numbers that stand for a missing value, as the lists of an array store them."""
+    numbers = np.array(writing.null_numbers, np.float64)
+    if isinstance(array, list):
+        return numbers
+    import pyarrow
+
+    kind = array.type.value_type
+    if not pyarrow.types.is_floating(kind):
+        return numbers
+    # float32 stores another number for -999.9 than float64.
+    stored = numbers.astype(kind.to_pandas_dtype())
+    return stored.astype(np.float64)
 
 
 class _Times(_Cast):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from ....errors import OptionError, suggest
@@ -146,7 +147,8 @@ class Writing:
             return word in MISSING
         return word == "" or word in self.null
 
-    @property
+    # Read for each cell of JSON Lines.
+    @cached_property
     def null_numbers(self) -> tuple[float, ...]:
         """Numbers among the words for a missing cell, for cells that are not text.
 
