@@ -66,7 +66,8 @@ def create_dataset(
             the CIFAR-10 *binary* version, or ``train/<class>/*.png`` with ``val/`` and/or ``test/``
             for ``image-folder``; of ``files``, any file or folder.
         image_size: height and width to resize to; needed for ``image-folder``.
-        val_fraction: share of the training samples held out as ``val``.
+        val_fraction: share of the training samples held out as ``val``. With 0 there are no
+            validation samples; a recipe, whose run needs them, takes only more than 0.
         download: fetch the data set when it is not there.
         tokens, max_length, min_count, pieces, vocabulary: of texts, see
             :class:`fredholm.lab.data.kinds.texts.TextOptions`.

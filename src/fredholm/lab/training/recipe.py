@@ -162,7 +162,8 @@ class Data(Section):
         image_size: height and width to which images are resized; one number for a square.
         batch_size: samples per global batch of training.
         eval_batch_size: samples per batch of evaluation.
-        val_fraction: share of the training samples that is held out for validation.
+        val_fraction: share of the training samples that is held out for validation, more than 0:
+            a run needs validation samples.
         limit: size of a fixed random subset of training, and of validation. The test set keeps all
             of its samples.
         augment: random changes of each training sample.
