@@ -522,6 +522,30 @@ def test_fields_at_another_resolution_have_a_separate_row(trained, tmp_path, cap
     assert "8 × 8" in shown
 
 
+@pytest.mark.parametrize("place", ["grid", "points"])
+def test_fields_of_several_scales_have_one_error(tmp_path, place):
+    """New files are scored as splits are: every answered channel counts alike."""
+    draws = np.random.default_rng(3)
+    if place == "grid":
+        inputs = draws.normal(size=(20, 1, 4, 4))
+        outputs = np.concatenate([inputs, 1000 * draws.normal(size=inputs.shape)], 1)
+        arrays = {}
+    else:
+        inputs = draws.normal(size=(20, 7, 1))
+        outputs = np.concatenate([inputs, 1000 * draws.normal(size=inputs.shape)], 2)
+        arrays = {"coordinates": draws.uniform(size=(20, 7, 2))}
+    path = tmp_path / "fields.npz"
+    np.savez(path, inputs=inputs, outputs=outputs, **arrays)
+    run = tmp_path / "run"
+    train(load_recipe(str(path), [*SHORT, "training.epochs=30"]), run)
+
+    splits = [evaluate(run, split) for split in ("train", "val", "test")]
+    found = evaluate_files(run, [path])
+    expected = sum(one["n"] * one["loss"] for one in splits) / found["n"]
+    assert found["loss"] == pytest.approx(expected, rel=1e-4)
+    assert found["worst"] == pytest.approx(max(one["worst"] for one in splits), rel=1e-4)
+
+
 def test_fields_with_other_numbers_of_points_are_evaluated_in_batches(trained, tmp_path):
     """Points without coordinates are missing, so that each sample has another number of points."""
     places = np.random.default_rng(2).uniform(size=(8, 15, 2))

@@ -112,7 +112,8 @@ class Prediction(NamedTuple):
     """The prediction for one sample.
 
     Attributes:
-        outputs, labels: with a batch axis of 1, in the units of the files.
+        outputs, labels: with a batch axis of 1; numbers in the units of the files, fields scaled
+            as those of the training are.
         resolution: of the sample, in words.
         place: its file and what identifies it there.
     """
@@ -152,7 +153,7 @@ def _predict_parts(
                 for chosen in alike_batches(part.samples, indices, batch_size):
                     outputs = predictor.predict(part.samples, chosen)
                     labels = part.labels(chosen)
-                    outputs, labels = _in_units(task, outputs, labels, predictor.facts)
+                    outputs, labels = _in_one_unit(task, outputs, labels, predictor.facts)
                     samples = zip(chosen, outputs.split(1), labels.split(1), strict=True)
                     for index, output, label in samples:
                         place = part.samples.places[index]
@@ -173,19 +174,22 @@ def _by_resolution(resolutions: Sequence[str]) -> dict[str, list[int]]:
     return result
 
 
-def _in_units(
+def _in_one_unit(
     task: Task,
     outputs: Tensor,
     labels: Tensor,
     facts: Mapping[str, Any],
 ) -> Pairs:
-    """Convert the outputs of a batch to the units of the files; return them in float64, and the
-    labels, which are in these units already.
+    """Return the outputs and labels of a batch in the units in which :func:`evaluate` scores a
+    split, in float64.
 
-    A model predicts standardised numbers. ``facts`` describe the training data set:
+    A model predicts standardised numbers, and labels are in the units of the files. ``facts``
+    describe the training data set:
 
-    - regression: ``units`` are (shift, scale), and outputs (B, 1) become (B,);
-    - fields: ``scale`` has one number per answered channel, and outputs stay (B, points, K);
+    - regression: ``units`` are (shift, scale), and outputs (B, 1) become (B,) in these units;
+    - fields: ``scale`` has one number per answered channel, and labels (B, K, ...) are divided by
+      it. A relative error over several channels depends on their scales, so it is that of the
+      training's loss, in which every channel counts alike;
     - classes have no units, and their logits are returned as they are.
     """
     if isinstance(task, Regression):
@@ -195,7 +199,9 @@ def _in_units(
 
     if isinstance(task, Field):
         scale = torch.tensor(facts["scale"]).double()
-        return outputs.double() * scale, labels
+        # One number per channel, the second axis of labels.
+        scale = scale.reshape(-1, *[1] * (labels.dim() - 2))
+        return outputs.double(), labels / scale
     return outputs, labels
 
 
