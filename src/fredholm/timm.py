@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from .configuration import image_sides
-from .domain import Domain
 from .errors import OptionError, require
-from .models import create_model, list_models, list_pretrained, model_config, read_out
+from .models import create_model, list_models, list_pretrained, model_config
 from .models.bodies import ResidualBody
+from .models.encoders import ImageConfig
 from .models.shipped import pretrained_card
 
 require("timm", "timm", "models in timm's registry")
@@ -44,13 +44,11 @@ class Blocks(NamedTuple):
     Attributes:
         last: those of the last block, before the final normalisation.
         taken: those of the blocks that were asked for.
-        domain: where they live.
         rows, columns: the patches along height and width.
     """
 
     last: Tensor
     taken: list[Tensor]
-    domain: Domain
     rows: int
     columns: int
 
@@ -68,7 +66,8 @@ class VisionModel(nn.Module):
         parts: as in :func:`fredholm.models.model_config`: ``encoder``, ``body``, ``head``.
 
     Raises:
-        OptionError: a preset of other data than pictures, or whose blocks are no stack.
+        OptionError: a preset of other data than pictures, or whose blocks are no stack; another
+            ``global_pool``.
     """
 
     def __init__(
@@ -88,7 +87,9 @@ class VisionModel(nn.Module):
         # What timm's caller leaves out is None, and stays as the preset has it.
         sizes = {"channels": in_chans, "image_size": img_size}
         rates = {"dropout": drop_rate, "drop_path": drop_path_rate}
-        pool = POOLS.get(global_pool or "")
+        pool = None
+        if global_pool:
+            pool = _pool(global_pool)
         head = {"outputs": num_classes or None, "pool": pool}
         changes = {}
         own_parts = {
@@ -104,7 +105,8 @@ class VisionModel(nn.Module):
 
         # The model keeps the preset's head, also where timm wants none: weights need their place.
         model = create_model(preset, pretrained=weights, **changes, **parts)
-        if model.config.encoder.data != "image" or not isinstance(model.body, ResidualBody):
+        encoder: Any = model.config.encoder
+        if not isinstance(encoder, ImageConfig) or not isinstance(model.body, ResidualBody):
             raise OptionError(f"{preset}: expected a stack of blocks that reads pictures")
 
         # The names of the weights are those of the library's own model.
@@ -119,7 +121,6 @@ class VisionModel(nn.Module):
         self.embed_dim = width
         self.num_classes = model.config.head.outputs
         self.num_prefix_tokens = int(self.pool == "cls")
-        encoder: Any = model.config.encoder
         self.patch = image_sides(encoder.patch)
         self.feature_info = []
         for number in range(len(self.body.blocks)):
@@ -141,14 +142,11 @@ class VisionModel(nn.Module):
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """Return the answer to :meth:`forward_features`, or what the classifier reads."""
-        pooled = self._pooled(x, None)
+        pooled = self._pooled(x)
         return self._classified(pooled, pre_logits)
 
     def forward(self, x: Tensor) -> Tensor:
-        blocks = self._blocks(x, ())
-        features = self.body.norm(blocks.last)
-        pooled = self._pooled(features, blocks.domain)
-        return self._classified(pooled, False)
+        return self.forward_head(self.forward_features(x))
 
     def forward_intermediates(
         self,
@@ -220,9 +218,13 @@ class VisionModel(nn.Module):
         return self.head
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Take a fresh head with this number of classes; 0 takes none."""
+        """Take a fresh head with this number of classes; 0 takes none.
+
+        Raises:
+            OptionError: another ``global_pool``, or ``token`` of a model without a class token.
+        """
         if global_pool is not None:
-            pool = POOLS.get(global_pool, global_pool)
+            pool = _pool(global_pool)
             if pool == "cls" and not self.num_prefix_tokens:
                 raise OptionError("global_pool: expected avg of a model without a class token")
             self.pool = pool
@@ -277,19 +279,16 @@ class VisionModel(nn.Module):
         return Blocks(
             u,
             [taken[i] for i in numbers],
-            domain,
             rows,
             columns,
         )
 
-    def _pooled(self, features: Tensor, domain: Domain | None) -> Tensor:
-        if not self.pool:
+    def _pooled(self, features: Tensor) -> Tensor:
+        if self.pool in ("", "every"):
             return features
         if self.pool == "cls":
             return features[:, 0]
-        if domain is not None:
-            return read_out(features, domain, self.pool)
-        # Patches of a picture have equal masses.
+        # Patches of a picture have equal masses. A class token is not averaged, as in timm.
         return features[:, self.num_prefix_tokens :].mean(1)
 
     def _classified(self, features: Tensor, pre_logits: bool) -> Tensor:
@@ -318,6 +317,21 @@ def _numbers(count: int, indices: int | Sequence[int] | None) -> list[int]:
     if not numbers or min(numbers) < 0 or max(numbers) >= count:
         raise OptionError(f"indices: expected some of {count} blocks, got {indices}")
     return numbers
+
+
+def _pool(global_pool: str) -> str:
+    """Return our name of timm's read-out.
+
+    Raises:
+        OptionError: another read-out.
+    """
+    if not global_pool:
+        return ""
+    if global_pool not in POOLS:
+        raise OptionError(
+            f"global_pool: expected token, avg, or empty for every point, got {global_pool!r}"
+        )
+    return POOLS[global_pool]
 
 
 def _given(fields: dict[str, Any]) -> dict[str, Any]:

@@ -100,11 +100,20 @@ def test_the_classifier_can_be_reset():
     assert model.num_classes == 3
     assert model(x).shape == (2, 3)
     model.reset_classifier(4, "avg")
-    assert model(x).shape == (2, 4)
+    torch.nn.init.normal_(model.head.weight)
+    with torch.no_grad():
+        features = model.forward_features(x)
+        torch.testing.assert_close(model(x), model.forward_head(features))
+        # The class token is not averaged, as in timm.
+        torch.testing.assert_close(model(x), model.head(features[:, 1:].mean(1)))
     model.reset_classifier(0)
     assert model(x).shape == (2, model.num_features)
     with pytest.raises(OptionError, match="expected avg of a model without a class token"):
         make("itnet_nano").reset_classifier(2, "token")
+    with pytest.raises(OptionError, match="global_pool: expected token, avg, .* got 'max'"):
+        model.reset_classifier(2, "max")
+    with pytest.raises(OptionError, match="global_pool: expected token, avg, .* got 'max'"):
+        make("itnet_nano", global_pool="max")
 
 
 @pytest.mark.parametrize("name", ["itnet_nano", "itnet_nano.digits"])
