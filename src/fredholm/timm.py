@@ -113,6 +113,7 @@ class VisionModel(nn.Module):
         self.encoder: Any = model.encoder
         self.body: Any = model.body
         self.head: Any = model.head
+        self.offset = model.offset
         self.config = model.config
         self.pool = model.pool
         width = model.config.body.width
@@ -230,6 +231,7 @@ class VisionModel(nn.Module):
             self.pool = pool
         self.num_classes = num_classes
         self.head = nn.Identity()
+        self.offset = None
         if num_classes:
             head = {"outputs": num_classes, "offset": ()}
             config = self.config.replace(head=head)
@@ -294,7 +296,10 @@ class VisionModel(nn.Module):
     def _classified(self, features: Tensor, pre_logits: bool) -> Tensor:
         if pre_logits or isinstance(self.head, nn.Identity):
             return features
-        return self.head(features, self.encoder)
+        answers = self.head(features, self.encoder)
+        if self.offset is None:
+            return answers
+        return self.offset(answers)
 
 
 def _numbers(count: int, indices: int | Sequence[int] | None) -> list[int]:

@@ -116,6 +116,20 @@ def test_the_classifier_can_be_reset():
         make("itnet_nano", global_pool="max")
 
 
+def test_the_offset_of_a_head_is_added():
+    offset = (100.0, -200.0)
+    model = make("itnet_nano", num_classes=2, head={"offset": offset})
+    x = torch.rand(2, 1, 28, 28)
+    with torch.no_grad():
+        features = model.forward_features(x)
+        pooled = model.forward_head(features, pre_logits=True)
+        expected = model.head(pooled) + torch.tensor(offset)
+        torch.testing.assert_close(model(x), expected)
+        # A fresh classifier has other classes, and no offset.
+        model.reset_classifier(2)
+        torch.testing.assert_close(model(x), torch.zeros(2, 2))
+
+
 @pytest.mark.parametrize("name", ["itnet_nano", "itnet_nano.digits"])
 def test_weights_of_the_package_load(name):
     model = timm.create_model(name, pretrained=True).eval()
