@@ -201,11 +201,13 @@ class VisionModel(nn.Module):
 
     def prune_intermediate_layers(
         self,
-        indices: int | Sequence[int] = 1,
+        indices: int | Sequence[int] | None = 1,
         prune_norm: bool = False,
         prune_head: bool = True,
     ) -> list[int]:
-        """Drop the blocks behind the last of ``indices``, and return their numbers."""
+        """Drop the blocks behind the last of ``indices`` (None: all blocks), and return their
+        numbers.
+        """
         numbers = _numbers(len(self.body.blocks), indices)
         self.body.blocks = self.body.blocks[: max(numbers) + 1]
         if prune_norm:
@@ -383,7 +385,7 @@ def _register(preset: str) -> None:
         if weights is not None:
             options = _of_weights(preset, weights, options)
         # All blocks, unless the caller chooses.
-        getter = {"feature_cls": "getter", "out_indices": 1}
+        getter = {"feature_cls": "getter", "out_indices": None}
         return build_model_with_cfg(
             lambda **given: VisionModel(preset, weights=weights, **given),
             preset,

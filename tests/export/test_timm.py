@@ -79,6 +79,10 @@ def test_features_only_returns_maps():
     assert model.feature_info.channels() == [64, 64]
     assert model.feature_info.reduction() == [7, 7]
     assert [u.shape for u in maps] == [(1, 64, 8, 8)] * 2
+    # Without indices, of all blocks.
+    every = timm.create_model("infvit_linear_pico", features_only=True, body={"depth": 3})
+    assert len(every(torch.rand(1, 1, 56, 56))) == 3
+    assert every.feature_info.out_indices == (0, 1, 2)
 
 
 def test_options_of_timm_change_the_model():
@@ -110,9 +114,9 @@ def test_the_classifier_can_be_reset():
     assert model(x).shape == (2, model.num_features)
     with pytest.raises(OptionError, match="expected avg of a model without a class token"):
         make("itnet_nano").reset_classifier(2, "token")
-    with pytest.raises(OptionError, match="global_pool: expected token, avg, .* got 'max'"):
+    with pytest.raises(OptionError, match=r"global_pool: expected token, avg, .* got 'max'"):
         model.reset_classifier(2, "max")
-    with pytest.raises(OptionError, match="global_pool: expected token, avg, .* got 'max'"):
+    with pytest.raises(OptionError, match=r"global_pool: expected token, avg, .* got 'max'"):
         make("itnet_nano", global_pool="max")
 
 
