@@ -164,6 +164,53 @@ def test_residual_blocks_scale_all_projections_of_a_sum():
     assert seen.shape[-1] == 32
 
 
+BODIES = {
+    "infvit": ("itnet_nano", {"kind": "infvit", "dim": 16, "heads": 2, "depth": 2}),
+    "accumulated": (
+        "itnet_nano",
+        {"kind": "infvit", "dim": 16, "heads": 2, "depth": 2, "depth_rule": "accumulated"},
+    ),
+    "continuous": (
+        "itnet_nano",
+        {"kind": "continuous", "dim": 16, "heads": 2, "depth": 2, "dropout": 0.0},
+    ),
+    "stages": ("continuous_cvt_micro", {"stages": ((16, 1, 2, 4), (16, 2, 2, 2))}),
+}
+
+
+@pytest.mark.parametrize("kind", BODIES)
+def test_every_body_counts_points_for_a_convolution(kind):
+    name, body = BODIES[kind]
+    sum_of_parts = {"operator": "sum", "operator_options": {"parts": PARTS}}
+    model = create_model(name, body=body | sum_of_parts, head={"pool": "mean"})
+    domains = []
+    sums = [module for module in model.modules() if isinstance(module, OperatorSum)]
+    for module in sums:
+        module.register_forward_pre_hook(lambda _, given: domains.append(given[1]))
+    model(torch.rand(1, *model.config.input_shape))
+    assert len(domains) == len(sums)
+    assert {domain.kind for domain in domains} == {"counting"}
+    assert {float(mass) for domain in domains for mass in domain.measure} == {1.0}
+    for _, _, domain in model.trace(torch.rand(1, *model.config.input_shape)):
+        assert domain.kind == "counting"
+
+
+@pytest.mark.parametrize("kind", ["infvit", "accumulated", "continuous"])
+def test_a_convolution_reaches_back_on_causal_texts_in_every_body(kind):
+    torch.manual_seed(0)
+    name, body = BODIES[kind]
+    text = {"kind": "text", "vocabulary": 9, "max_length": 8, "causal": True}
+    sum_of_parts = {"operator": "sum", "operator_options": {"parts": PARTS[1:]}, "depth": 1}
+    model = create_model(name, encoder=text, body=body | sum_of_parts, head={"pool": "every"})
+    model = moved(model).eval()
+    u, domain = model.encoder(torch.randint(1, 9, (1, 8)))
+    u = u.detach().requires_grad_()
+    features, _ = model.body(u, domain)
+    (read,) = torch.autograd.grad(features[0, 5].square().sum(), u)
+    # Three taps: the point itself and the two before it.
+    assert read[0].abs().sum(-1).nonzero().flatten().tolist() == [3, 4, 5]
+
+
 def test_a_replaced_projection_is_used():
     class Doubled(torch.nn.Linear):
         def forward(self, x):

@@ -24,6 +24,7 @@ from ...errors import OptionError
 from ...integral import IntegralOperator
 from ...registry import Registered, Registry
 from ..encoders import Encoder, EncoderConfig
+from ..operators import OperatorSum, counts, suited
 
 Seen = tuple[nn.Module, Tensor, Domain]
 """An operator, its input u (B, N, D) and the domain of u."""
@@ -112,6 +113,15 @@ def signal_of(
     if isinstance(operator, IntegralOperator):
         return u, operator.default_domain(u)
     return u, Domain.line(u.shape[1], device=u.device)
+
+
+def operator_domain(operator: nn.Module, domain: Domain) -> Domain:
+    """Return the domain that an operator of a body integrates over: with a mass of one per point
+    where the operator is defined for that, or a part of a sum is.
+    """
+    if isinstance(operator, OperatorSum) or counts(operator):
+        return suited(operator, domain)
+    return domain
 
 
 def rising_rates(last: float, count: int) -> list[float]:

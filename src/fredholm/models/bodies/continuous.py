@@ -24,7 +24,7 @@ from ...families.continuous.splitting import (
 from ..depth import output_layers
 from ..encoders import Encoder, EncoderConfig
 from ..operators import position_options
-from .body import Body, register_body, rising_rates
+from .body import Body, operator_domain, register_body, rising_rates
 from .continuous_config import PENALTY, EvolutionConfig
 
 
@@ -57,6 +57,13 @@ class ContinuousConfig(EvolutionConfig):
         if self.norm == "pre":
             norm = "pre"
 
+        options = position_options(
+            self.operator,
+            encoder.position_dim,
+            self.operator_options,
+            causal=config.causal,
+        )
+
         def terms(drop_path: float) -> list[Term]:
             return encoder_terms(
                 self.dim,
@@ -67,7 +74,7 @@ class ContinuousConfig(EvolutionConfig):
                 activation=self.activation,
                 dropout=self.dropout,
                 drop_path=drop_path,
-                **position_options(self.operator, encoder.position_dim, self.operator_options),
+                **options,
             )
 
         evolution = make_evolution(
@@ -140,7 +147,7 @@ class ContinuousBody(Body):
         observer: Observer | None = None,
     ) -> tuple[Tensor, Domain]:
         """Return u(0) of the evolution (the last stage's if there are several) and its domain."""
-        return u, domain
+        return u, evolution_domain(self.evolution, domain)
 
     @torch.no_grad()
     def trace(self, u: Tensor, domain: Domain) -> list[tuple[nn.Module, Tensor, Domain]]:
@@ -170,6 +177,15 @@ class ContinuousBody(Body):
         u, domain = self.start(u, domain)
         self.evolution(u, domain, observer=look)
         return [(operator, u, domain) for operator, u in first.values()]
+
+
+def evolution_domain(evolution: Evolution, domain: Domain) -> Domain:
+    """Return the domain that the attention term of an evolution integrates over."""
+    # All knots have one kind of operator.
+    for term in evolution.knots[0]:
+        if isinstance(term, OperatorTerm):
+            return operator_domain(term.operator, domain)
+    return domain
 
 
 def make_evolution(

@@ -16,7 +16,7 @@ from ...integral import operator_options
 from ..depth import Accumulation, FeedForward, output_layers
 from ..encoders import Encoder, EncoderConfig
 from ..operators import make_operator
-from .body import Body, StackConfig, register_body, rising_rates
+from .body import Body, StackConfig, operator_domain, register_body, rising_rates
 from .residual import ResidualBody
 
 DEPTH_RULES = ("power", "constant", "accumulated")
@@ -97,11 +97,12 @@ class InfViTConfig(StackConfig):
         return dict.fromkeys(("decay", "learned_decay"), f"operator={operator!r}, which has no γ")
 
     def build(self, encoder: Encoder, config: EncoderConfig) -> Body:
-        """Return the body for an encoder, whose positions the operators read; ``config`` is not
-        used.
+        """Return the body for an encoder, whose positions the operators read; ``config`` tells
+        whether points are in an order.
         """
         # Counted from 1, because block l adds γ^l Z.
-        operators = [self._operator(layer, encoder) for layer in range(1, self.depth + 1)]
+        layers = range(1, self.depth + 1)
+        operators = [self._operator(layer, encoder, config) for layer in layers]
         shared: Any = {"ratio": self.mlp_ratio, "dropout": self.dropout, "chunk": self.chunk}
         if self.depth_rule == "accumulated":
             stack = Accumulation(
@@ -118,7 +119,7 @@ class InfViTConfig(StackConfig):
         rates = rising_rates(self.drop_path, self.depth)
         return ResidualBody(operators, self.dim, drop_path=rates, **shared)
 
-    def _operator(self, layer: int, encoder: Encoder) -> nn.Module:
+    def _operator(self, layer: int, encoder: Encoder, config: EncoderConfig) -> nn.Module:
         """Return the operator of block ``layer`` (1 … L), with γ and its power if it has them."""
         options = dict(self.operator_options)
         decay = self.decay or DECAY
@@ -137,6 +138,7 @@ class InfViTConfig(StackConfig):
             self.dim,
             self.heads,
             position_dim=encoder.position_dim,
+            ordered=config.causal,
             **options,
         )
 
@@ -177,5 +179,6 @@ class AccumulatedBody(Body):
         return list(self.stack.operators)
 
     def forward(self, u: Tensor, domain: Domain) -> tuple[Tensor, Domain]:
+        domain = operator_domain(self.operators[0], domain)
         _, total = self.stack.accumulate(u, domain)
         return self.norm(total), domain

@@ -24,7 +24,7 @@ from ...families.continuous.splitting import (
 from ..encoders import Encoder, EncoderConfig
 from ..operators import make_operator
 from .body import register_body
-from .continuous import ContinuousBody, make_evolution
+from .continuous import ContinuousBody, evolution_domain, make_evolution
 from .continuous_config import EvolutionConfig
 
 
@@ -195,6 +195,7 @@ class StagesBody(ContinuousBody):
                     observer=observer,
                 )
             u, domain = embedding(u, domain)
+            domain = evolution_domain(self.evolutions[number], domain)
         return u, domain
 
     def _steps(self, evolution: Evolution, steps: int | None) -> int | None:
