@@ -104,10 +104,10 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(dim, 3 * dim)
         self.q_norm = nn.LayerNorm(self.head_dim) if qk_norm else nn.Identity()
         self.k_norm = nn.LayerNorm(self.head_dim) if qk_norm else nn.Identity()
-        self.attn_drop = nn.Dropout(0.0)
+        self.attn_drop = nn.Dropout(0.1)
         self.norm = nn.Identity()
         self.proj = nn.Linear(dim, dim)
-        self.proj_drop = nn.Dropout(0.0)
+        self.proj_drop = nn.Dropout(0.2)
 
     def forward(self, x, attn_mask=None, is_causal=False):
         b, n, c = x.shape
@@ -118,9 +118,14 @@ class Attention(nn.Module):
             .unbind(0)
         )
         x = nn.functional.scaled_dot_product_attention(
-            self.q_norm(q), self.k_norm(k), v, attn_mask, is_causal=is_causal
+            self.q_norm(q),
+            self.k_norm(k),
+            v,
+            attn_mask,
+            self.attn_drop.p if self.training else 0.0,
+            is_causal,
         )
-        return self.proj(x.transpose(1, 2).reshape(b, n, c))
+        return self.proj_drop(self.proj(x.transpose(1, 2).reshape(b, n, c)))
 
 
 class Block(nn.Module):

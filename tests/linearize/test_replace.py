@@ -142,6 +142,29 @@ def test_modules_of_torch_and_timm_are_converted(name, to):
 
 
 @torch.no_grad()
+def test_dropout_of_timms_attention_is_kept_or_reported():
+    source = models.timm_like().train()
+    replaced = replace_attention(source)
+    report = ConversionReport.of(replaced, "timm")
+    assert [row.dropped for row in report.layers] == [0.1, 0.1]
+    assert any("dropped: dropout on attention weights (0.1)" in x for x in report.summary())
+
+    attention = replaced.model[0].attn
+    x = torch.randn(50, 7, 16)
+    zeros = (attention(x) == 0).float().mean()
+    assert abs(float(zeros) - 0.2) < 0.03
+    assert (attention.eval()(x) != 0).all()
+    with replaced.mode("softmax"):
+        # The teacher's weights come without its dropout, also in training.
+        weights = attention.train().operator.weights(x[:1])
+        assert torch.allclose(weights.sum(-1), torch.ones(()), atol=1e-5)
+
+    source[0].attn.proj_drop = nn.AlphaDropout(0.2)
+    with pytest.raises(ConversionError, match=r"proj_drop must be a plain .*, got AlphaDropout"):
+        replace_attention(source)
+
+
+@torch.no_grad()
 def test_attention_weights_follow_the_mode():
     source = nn.MultiheadAttention(16, 2, batch_first=True).eval()
     x = torch.randn(2, 6, 16)

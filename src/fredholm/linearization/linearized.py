@@ -106,12 +106,17 @@ class TimmAdapter(nn.Module):
     """An adapter that gives an operator the call of timm's ``Attention``: ``forward(x,
     attn_mask=None, is_causal=False)``.
 
+    Args:
+        operator: the operator.
+        proj_drop: the dropout of its output; None for no dropout.
+
     Shape: x (B, N, D) to (B, N, D).
     """
 
-    def __init__(self, operator: IntegralOperator):
+    def __init__(self, operator: IntegralOperator, proj_drop: nn.Module | None = None):
         super().__init__()
         self.operator = operator
+        self.proj_drop = proj_drop
         self.num_heads = operator.heads
 
     def forward(
@@ -142,4 +147,7 @@ class TimmAdapter(nn.Module):
             if attn_mask.dim() == 3:
                 attn_mask = attn_mask[None]
             domain = domain.replace(pairs=attn_mask)
-        return self.operator(x, domain)
+        response = self.operator(x, domain)
+        if self.proj_drop is None:
+            return response
+        return self.proj_drop(response)

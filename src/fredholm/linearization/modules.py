@@ -298,6 +298,7 @@ def _timm_teacher(module: Any) -> IntegralOperator:
         part = getattr(module, name, None)
         if part is not None and not isinstance(part, nn.Identity):
             raise ConversionError(f"{kind} with {option}=True: its {name} would be lost")
+    _check_drop(module, "proj_drop")
     packed = module.qkv
     out = module.proj
     heads = module.num_heads
@@ -312,7 +313,12 @@ def _timm_teacher(module: Any) -> IntegralOperator:
             f"{kind}: {heads} heads do not divide qkv's {features} features into queries, keys "
             "and values"
         )
-    kernel = SoftmaxKernel(packed.in_features, heads, projections=packed)
+    kernel = SoftmaxKernel(
+        packed.in_features,
+        heads,
+        projections=packed,
+        dropout=_check_drop(module, "attn_drop"),
+    )
     if abs(float(module.scale) - kernel.scale) > 1e-9:
         raise ConversionError(
             f"{kind} has scale={module.scale}; supported: one over the root of a head's width, "
@@ -326,6 +332,23 @@ def _timm_teacher(module: Any) -> IntegralOperator:
         residual=False,
         projection=out,
     )
+
+
+def _check_drop(module: Any, name: str) -> float:
+    """Return the rate of a dropout of timm's ``Attention``, 0 where it has none.
+
+    Raises:
+        ConversionError: another kind of module.
+    """
+    part = getattr(module, name, None)
+    if part is None or isinstance(part, nn.Identity):
+        return 0.0
+    if type(part) is not nn.Dropout:
+        raise ConversionError(
+            f"{type(module).__name__}: {name} must be a plain torch.nn.Dropout, got "
+            f"{type(part).__name__}"
+        )
+    return part.p
 
 
 def _kernel(
@@ -358,4 +381,4 @@ def _adapter(source: nn.Module, part: LinearizedOperator) -> nn.Module:
         return MultiheadAdapter(part, batch_first=source.batch_first)
     if isinstance(source, IntegralOperator):
         return part
-    return TimmAdapter(part)
+    return TimmAdapter(part, getattr(source, "proj_drop", None))
