@@ -23,7 +23,7 @@ from fredholm.linearization.graph_heads import GraphHeads
 from fredholm.linearization.heads import Seen
 from fredholm.linearization.interface import NAME
 from fredholm.linearization.mask_interface import padding_mask
-from fredholm.models import list_models
+from fredholm.models import create_model, list_models
 from fredholm.operators import IntegralOperator
 
 from . import models
@@ -199,6 +199,32 @@ def test_models_of_fredholm_receive_a_configuration():
     with torch.no_grad(), replaced.mode("distil"):
         replaced.model(x)
         assert all(loss > 0 for loss in replaced.losses().values())
+
+
+@pytest.mark.parametrize("to", ["luna", "infsa", "linear_infsa"])
+def test_a_vision_transformer_of_fredholm_is_converted(to):
+    source = models.spread(create_model("infvit_softmax_pico"))
+    x = torch.randn(2, 1, 56, 56)
+    replaced = replace_attention(source, to)
+    assert replaced.model.config.body.operator == to
+    with torch.no_grad():
+        with replaced.mode("softmax"):
+            assert torch.allclose(replaced.model(x), source(x), atol=1e-4)
+        if to != "luna":
+            # As elsewhere: γ of a layer is learned from 0.95 on, and not raised to a power.
+            for block in replaced.model.body.blocks:
+                kernel = block.operator.kernel
+                assert kernel.power == 1
+                assert torch.allclose(kernel.decay(), torch.tensor(0.95))
+            chosen = replace_attention(source, to, options={"decay": 0.6}).model.config.body
+            assert (chosen.decay, chosen.learned_decay) == (0.6, True)
+
+
+def test_infsa_in_an_accumulated_stack_is_refused():
+    source = create_model("infvit_softmax_pico", body={"depth_rule": "accumulated"})
+    assert replace_attention(source, "luna").model.config.body.operator == "luna"
+    with pytest.raises(ConversionError, match="accumulated' has one γ for all layers, and infsa"):
+        replace_attention(source, "infsa")
 
 
 @pytest.mark.parametrize("to", ["infsa", "linear_infsa"])

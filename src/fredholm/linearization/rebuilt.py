@@ -10,6 +10,7 @@ from ..families.softmax.kernel import SoftmaxKernel
 from ..integral import IntegralOperator
 from ..integral.projections import Projections
 from ..models import Model
+from ..models.bodies import InfViTConfig
 from .graph_heads import GRAPHS, graph_options
 from .heads import CONVERSION_OPTIONS
 
@@ -18,13 +19,30 @@ NEW = ("feature_map", "key_map", "decay_logit")
 
 
 def operator_fields(
+    body: Any,
     to: str,
     options: dict[str, Any],
     tied: bool,
 ) -> dict[str, Any]:
-    """Return the fields of a model's configuration that name the converted operator."""
+    """Return the fields of a body's configuration that name the converted operator.
+
+    Raises:
+        ConversionError: a body that sets γ in a way that the conversion cannot.
+    """
     if to in GRAPHS:
-        return {"operator": to, "operator_options": {"bias": True, **graph_options(options)}}
+        given = {"bias": True, **graph_options(options)}
+        fields: dict[str, Any] = {"operator": to, "operator_options": given}
+        if isinstance(body, InfViTConfig):
+            if body.depth_rule == "accumulated":
+                raise ConversionError(
+                    f"InfViT with depth_rule='accumulated' has one γ for all layers, and {to} "
+                    "would have one of its own in each; convert to a feature map such as luna"
+                )
+            # This body sets γ itself. A converted layer has one γ, and no power of it.
+            for name in ("decay", "learned_decay"):
+                fields[name] = given.pop(name)
+            fields["depth_rule"] = "constant"
+        return fields
     chosen = {**CONVERSION_OPTIONS.get(to, {}), **options}
     if to == "luna":
         return {"operator": "luna", "operator_options": {**chosen, "tied": tied}}
@@ -50,7 +68,8 @@ def rebuilt(
         raise ConversionError(
             f"{type(model.body).__name__} has no operator in its configuration to be exchanged"
         )
-    rebuilt: Any = Model(model.config.replace(body=operator_fields(to, options, tied)))
+    fields = operator_fields(model.config.body, to, options, tied)
+    rebuilt: Any = Model(model.config.replace(body=fields))
     parameter = next(model.parameters())
     rebuilt.to(parameter.device, parameter.dtype)
     missing, unknown = rebuilt.load_state_dict(model.state_dict(), strict=False)
