@@ -201,6 +201,22 @@ def test_models_of_fredholm_receive_a_configuration():
         assert all(loss > 0 for loss in replaced.losses().values())
 
 
+@pytest.mark.parametrize("to", ["luna", "hedgehog", "infsa"])
+def test_a_converted_operator_keeps_the_options_of_its_source(to):
+    source = models.own(operator_options={"bias": False, "strategy": "exact"})
+    x = torch.randn(2, 1, 8, 8)
+    replaced = replace_attention(source, to)
+    options = replaced.model.config.body.operator_options
+    assert options["bias"] is False
+    assert "strategy" not in options
+    with torch.no_grad(), replaced.mode("softmax"):
+        assert torch.allclose(replaced.model(x), source(x), atol=1e-5)
+    report = ConversionReport.of(replaced, "fredholm")
+    line = f"dropped: options of softmax that do not apply to {to} (strategy='exact')"
+    assert line in report.summary()
+    assert ConversionReport.from_dict(report.to_dict()) == report
+
+
 @pytest.mark.parametrize("to", ["luna", "infsa", "linear_infsa"])
 def test_a_vision_transformer_of_fredholm_is_converted(to):
     source = models.spread(create_model("infvit_softmax_pico"))

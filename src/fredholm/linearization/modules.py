@@ -25,7 +25,7 @@ from ..models import Model
 from .graph_heads import GRAPHS, graph_options
 from .heads import CONVERSION_OPTIONS
 from .linearized import LinearizedOperator, TimmAdapter
-from .rebuilt import NEW, projections_of, rebuilt, shared_teacher
+from .rebuilt import NEW, projections_of, rebuilt, shared_teacher, source_options
 from .replaced import Layer, Replaced, check_found
 
 # A module whose class has this in its name, and which is not understood, is refused by name.
@@ -70,7 +70,8 @@ def replace_modules(
     names = [name for name in result if name in wanted]
     check_found(model, names, refused, keep_refused)
     ecosystem = "torch"
-    before = model
+    dropped_options: dict[str, Any] = {}
+    before: Any = model
     if rebuilds:
         if set(names) != set(result):
             raise ConversionError(
@@ -78,6 +79,7 @@ def replace_modules(
             )
         ecosystem = "fredholm"
         model = rebuilt(model, to, options, tied)
+        dropped_options = source_options(before.config.body, to).dropped
         result = {name: _operator_teacher(before.get_submodule(name)) for name in names}
 
     layers = []
@@ -147,7 +149,18 @@ def replace_modules(
                 isinstance(part, MultiheadAdapter) for part in module.modules()
             )
     extra = {"roots": roots}
-    return Replaced(model, ecosystem, to, options, tied, layers, refused, parts, extra)
+    return Replaced(
+        model,
+        ecosystem,
+        to,
+        options,
+        tied,
+        layers,
+        refused,
+        parts,
+        extra,
+        dropped_options=dropped_options,
+    )
 
 
 def _verify(source: nn.Module, holder: nn.Module, part: LinearizedOperator) -> None:

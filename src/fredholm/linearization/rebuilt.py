@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import ConversionError
 from ..families.softmax.kernel import SoftmaxKernel
-from ..integral import IntegralOperator
+from ..integral import IntegralOperator, operator_options
 from ..integral.projections import Projections
 from ..models import Model
 from ..models.bodies import InfViTConfig
@@ -16,6 +16,38 @@ from .heads import CONVERSION_OPTIONS
 
 # What a converted kernel has beside its projections.
 NEW = ("feature_map", "key_map", "decay_logit")
+
+
+class SourceOptions(NamedTuple):
+    """Options of the operator that is converted.
+
+    Attributes:
+        kept: those that the new operator has as well.
+        dropped: the others, and the strategy, which belongs to the formula of softmax.
+    """
+
+    kept: dict[str, Any]
+    dropped: dict[str, Any]
+
+
+def source_options(body: Any, to: str) -> SourceOptions:
+    """Return the options of a body's operator, by whether the converted operator has them."""
+    known = set(operator_options(operator_name(to))) - {"strategy"}
+    kept = {}
+    dropped = {}
+    for name, value in body.operator_options.items():
+        if name in known:
+            kept[name] = value
+        else:
+            dropped[name] = value
+    return SourceOptions(kept, dropped)
+
+
+def operator_name(to: str) -> str:
+    """Return the registered name of the operator with this map."""
+    if to in GRAPHS or to == "luna":
+        return to
+    return "linear_attention"
 
 
 def operator_fields(
@@ -29,8 +61,9 @@ def operator_fields(
     Raises:
         ConversionError: a body that sets γ in a way that the conversion cannot.
     """
+    kept = source_options(body, to).kept
     if to in GRAPHS:
-        given = {"bias": True, **graph_options(options)}
+        given = {"bias": True, **kept, **graph_options(options)}
         fields: dict[str, Any] = {"operator": to, "operator_options": given}
         if isinstance(body, InfViTConfig):
             if body.depth_rule == "accumulated":
@@ -45,11 +78,9 @@ def operator_fields(
         return fields
     chosen = {**CONVERSION_OPTIONS.get(to, {}), **options}
     if to == "luna":
-        return {"operator": "luna", "operator_options": {**chosen, "tied": tied}}
-    return {
-        "operator": "linear_attention",
-        "operator_options": {"feature_map": to, "feature_options": chosen, "tied": tied},
-    }
+        return {"operator": "luna", "operator_options": {**kept, **chosen, "tied": tied}}
+    of_map = {"feature_map": to, "feature_options": chosen, "tied": tied}
+    return {"operator": "linear_attention", "operator_options": {**kept, **of_map}}
 
 
 def rebuilt(
@@ -58,8 +89,9 @@ def rebuilt(
     options: dict[str, Any],
     tied: bool,
 ) -> Any:
-    """Build a model again with the converted operator. Every other weight is copied, and so is what
-    was saved beside them (class names, the mean of pictures, words).
+    """Build a model again with the converted operator, which keeps the options of the source that
+    both have. Every other weight is copied, and so is what was saved beside them (class names, the
+    mean of pictures, words).
 
     Raises:
         ConversionError: no operator in the configuration, or weights without a place.

@@ -77,6 +77,7 @@ class Replaced:
         keep: groups of heads that keep softmax on all tokens, by layer.
         store: tokens of each group of heads between both, on which they keep it as well.
         decay: by what all other tokens fade, ``"head"`` or ``"token"``; None where they do not.
+        dropped_options: options of a fredholm model's softmax that do not apply to the new operator.
     """
 
     model: Any
@@ -93,6 +94,7 @@ class Replaced:
     keep: dict[str, tuple[int, ...]] = field(default_factory=dict)
     store: int = 0
     decay: str | None = None
+    dropped_options: dict[str, Any] = field(default_factory=dict)
 
     def switch(self, mode: str) -> None:
         """Set the mode of every layer."""

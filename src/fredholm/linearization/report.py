@@ -69,6 +69,7 @@ class ConversionReport:
             ``sinks``: the first, on which they keep it too; ``store``: those of each group between
             both; ``decay``: by what all others fade; ``keep``: groups of heads that keep it on all
             tokens, by layer.
+        dropped_options: options of the source's softmax that do not apply to the new operator.
         ranking: of groups of heads by retrieval, where they were probed, see
             :func:`fredholm.lab.distill.retrieval.rank_groups`.
         layers, refused: see :class:`LayerReport`; refused modules with the reason.
@@ -105,6 +106,7 @@ class ConversionReport:
     store: int = 0
     decay: str | None = None
     keep: dict[str, list[int]] = field(default_factory=dict)
+    dropped_options: dict[str, Any] = field(default_factory=dict)
     ranking: list[dict[str, Any]] = field(default_factory=list)
     receipt: dict[str, Any] | None = None
     format: int = FORMAT
@@ -137,6 +139,7 @@ class ConversionReport:
             store=replaced.store,
             decay=replaced.decay,
             keep={name: list(groups) for name, groups in replaced.keep.items()},
+            dropped_options=replaced.dropped_options,
         )
 
     def measured(
@@ -245,6 +248,9 @@ class ConversionReport:
                 f"dropped: dropout on attention weights ({max(rates):g}), which linear attention "
                 "does not form"
             )
+        if self.dropped_options:
+            named = ", ".join(f"{name}={value!r}" for name, value in self.dropped_options.items())
+            lines.append(f"dropped: options of softmax that do not apply to {self.to} ({named})")
         if self.data:
             lines.append(f"data: {self.data}")
         if self.scores:
