@@ -172,6 +172,57 @@ def test_mistral_attends_within_its_window():
     assert_close(operator(short, Domain.line(2, length=1.0, causal=True)), operator(short))
 
 
+MODELS = {
+    "GPT2": lambda model: model.h[0].attn,
+    "Llama": lambda model: model.layers[0].self_attn,
+    "Mistral": lambda model: model.layers[0].self_attn,
+}
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_decoder_without_order_converts_to_an_operator_without_order(kind, attention):
+    """The model reads is_causal of its configuration; its layers say True all the same."""
+    library = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = getattr(library, f"{kind}Config")(
+        hidden_size=DIM,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        intermediate_size=8,
+        vocab_size=9,
+        sliding_window=None,
+        is_causal=False,
+        bos_token_id=None,
+        eos_token_id=None,
+        attn_implementation=attention,
+    )
+    model = getattr(library, f"{kind}Model")(config).eval()
+    layer = MODELS[kind](model)
+    seen = []
+
+    def note(_, args, named, out):
+        seen.append((named.get("hidden_states", *args[:1]), out[0]))
+
+    hook = layer.register_forward_hook(note, with_kwargs=True)
+    model(torch.tensor([[3, 1, 4, 1, 5]]))
+    hook.remove()
+    operator = as_operator(layer)
+    assert not operator.kernel.causal
+    ((u, expected),) = seen
+    assert_close(operator(u), expected)
+
+
+def test_a_window_without_order_is_refused():
+    source = ("mistral", "MistralAttention")
+    options = {"num_key_value_heads": 1, "layer_idx": 0, "head_dim": 4, "sliding_window": 2}
+    layer = hugging_face(*source, **options)().eval()
+    layer.config.is_causal = False
+    with pytest.raises(ConversionError, match="is_causal=False beside sliding_window=2"):
+        as_operator(layer)
+
+
 def test_attention_with_further_terms_is_refused():
     with pytest.raises(ConversionError, match="Gemma2Attention is not understood; did you mean"):
         as_operator(hugging_face("gemma2", "Gemma2Attention", layer_idx=0, head_dim=4)().eval())

@@ -90,15 +90,26 @@ def sources(names: tuple[str, ...], tail: str) -> list[str]:
 # --- how the layers are called --------------------------------------------------------------------
 
 
-def additive_mask(u: Tensor, domain: Domain) -> Tensor | None:
-    """Return the mask that the model of a layer would pass to it, (1, 1, N, N), or None where a
-    point sees all.
+def is_causal(layer: Any) -> bool:
+    """Return whether a layer's model lets points see only themselves and earlier ones.
+
+    The configuration of a decoder may say otherwise than its layers, and then decides.
     """
-    if not domain.causal:
+    config = getattr(layer, "config", None)
+    return layer.is_causal and getattr(config, "is_causal", True)
+
+
+def additive_mask(layer: Any, u: Tensor, domain: Domain) -> Tensor | None:
+    """Return the mask that the model of a layer would pass to it, (1, 1, N, N), or None where a
+    point sees all and the layer takes no order by itself.
+    """
+    if not domain.causal and not getattr(layer, "is_causal", False):
         return None
     # Causal order, and of a window its pairs.
     size = domain.size
-    seen = torch.ones(size, size, dtype=torch.bool, device=u.device).tril()
+    seen = torch.ones(size, size, dtype=torch.bool, device=u.device)
+    if domain.causal:
+        seen = seen.tril()
     pairs = domain.dense().pairs
     if isinstance(pairs, Tensor):
         seen = seen & pairs
@@ -119,7 +130,7 @@ def call_first(layer: Any, u: Tensor, domain: Domain) -> Tensor | None:
     """Call a layer that takes u and a mask, and returns its output first."""
     if not takes_masks(layer):
         return None
-    mask = additive_mask(u, domain)
+    mask = additive_mask(layer, u, domain)
     return layer(u, attention_mask=mask)[0]
 
 
@@ -138,7 +149,7 @@ def bert_attention(module: Any) -> IntegralOperator:
     layer, which lives in ``BertSelfOutput``; causal in a decoder.
     """
     options = {
-        "causal": module.is_causal,
+        "causal": is_causal(module),
         "scale": module.scaling,
         "dropout": module.dropout.p,
     }
@@ -194,7 +205,7 @@ def bart_attention(module: Any) -> IntegralOperator:
     options = {
         "scale": module.scaling,
         "dropout": module.dropout,
-        "causal": module.is_causal,
+        "causal": is_causal(module),
     }
     kernel = separate(module, PROJECTIONS, module.num_heads, options)
     return bind(kernel, linear(module, "out_proj"))
@@ -211,7 +222,7 @@ def gpt2_attention(module: Any) -> IntegralOperator:
     packed = _conv1d(module, "c_attn")
     options = {
         "scale": module.scaling,
-        "causal": True,
+        "causal": is_causal(module),
         "dropout": dropout,
     }
     kernel = SoftmaxKernel(

@@ -10,7 +10,14 @@ from torch import Tensor, nn
 from ..domain import Domain
 from ..integral import IntegralOperator, Rotary
 from ..integral.conversion import refuse, register_converter
-from .huggingface_attention import PROJECTIONS, additive_mask, separate, sources, takes_masks
+from .huggingface_attention import (
+    PROJECTIONS,
+    additive_mask,
+    is_causal,
+    separate,
+    sources,
+    takes_masks,
+)
 from .multihead_attention import linear
 from .parts import bind
 
@@ -47,7 +54,7 @@ def _call(layer: Any, u: Tensor, domain: Domain) -> Tensor | None:
     angles = torch.cat([angles, angles], -1)[None]
     cos = angles.cos().to(u.dtype)
     sin = angles.sin().to(u.dtype)
-    mask = additive_mask(u, domain)
+    mask = additive_mask(layer, u, domain)
     out = layer(u, (cos, sin), attention_mask=mask)
     return out[0]
 
@@ -68,6 +75,9 @@ def windowed_attention(module: Any) -> IntegralOperator:
     """Convert Mistral's and Qwen's causal attention: Llama's, with normalised queries and keys in
     Qwen 3, and where ``sliding_window`` says so with a window: the default domain then has it as
     ``pairs``.
+
+    Raises:
+        ConversionError: a window around a point, of a model without order.
     """
     norms = {}
     for name, source in (("query_norm", "q_norm"), ("key_norm", "k_norm")):
@@ -86,7 +96,7 @@ def _convert(module: Any, **options: Any) -> IntegralOperator:
     options |= {
         "scale": module.scaling,
         "dropout": module.attention_dropout,
-        "causal": module.is_causal,
+        "causal": is_causal(module),
         "rotary": Rotary(module.head_dim, base=_base(module)),
     }
     heads = module.config.num_attention_heads
@@ -98,7 +108,7 @@ def _check_window(module: Any, window: int) -> None:
     """Raise ConversionError for a window that counts no points before."""
     if window < 1:
         raise refuse(module, f"sliding_window={window}", "sliding_window=None, or 1 or more")
-    if not module.is_causal:
+    if not is_causal(module):
         got = f"sliding_window={window}, is_causal=False"
         raise refuse(module, got, "sliding_window=None without an order, or is_causal=True")
 

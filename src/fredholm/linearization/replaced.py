@@ -77,7 +77,8 @@ class Replaced:
         keep: groups of heads that keep softmax on all tokens, by layer.
         store: tokens of each group of heads between both, on which they keep it as well.
         decay: by what all other tokens fade, ``"head"`` or ``"token"``; None where they do not.
-        dropped_options: options of a fredholm model's softmax that do not apply to the new operator.
+        dropped_options: options of a fredholm model's softmax that do not apply to the new
+            operator.
     """
 
     model: Any
