@@ -205,6 +205,13 @@ def test_no_pickle_is_executed(folder, tmp_path, save):
     assert sprung.exists(), "the trap works where it is unpickled"
 
 
+def test_numbers_as_keys_become_texts(folder):
+    """As texts, 10 comes before 2."""
+    from_pretrained(folder).save_pretrained(folder, names={2: "a", 10: "b", "other": {11: 0, 3: 1}})
+    names = from_pretrained(folder).extra["names"]
+    assert names == {"2": "a", "10": "b", "other": {"11": 0, "3": 1}}
+
+
 def test_a_failed_save_leaves_the_folder_unchanged(folder):
     before = {p.name: p.read_bytes() for p in folder.iterdir()}
     with pytest.raises(TypeError, match="JSON"):

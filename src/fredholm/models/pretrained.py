@@ -36,7 +36,7 @@ def save_pretrained(model: nn.Module, folder: str | Path, **extra: Any) -> Path:
     Args:
         model: a :class:`fredholm.models.Model`, or of a class of :func:`register_saved`.
         extra: further JSON values to store under ``"extra"``, such as class names, in addition to
-            those with which the model was loaded.
+            those with which the model was loaded. Numbers as keys of mappings become texts.
 
     Raises:
         StorageError: a full disk, a folder that cannot be written.
@@ -48,8 +48,9 @@ def save_pretrained(model: nn.Module, folder: str | Path, **extra: Any) -> Path:
     extra = {**(getattr(model, "extra", None) or {}), **extra}
     if extra:
         config["extra"] = extra
-    # Before anything is written: extra may hold what JSON cannot.
-    content = sealed(config)
+    # Before anything is written: extra may hold what JSON cannot. Its numbers as keys become texts,
+    # which sort otherwise, so the checksum is that of the content as it will be read.
+    content = sealed(json.loads(json.dumps(config)))
     write_tensors(folder / WEIGHTS, model.state_dict())
     write_json(folder / CONFIG, content)
     return folder
