@@ -424,6 +424,20 @@ def test_operator_options_reach_the_kernel_of_a_body():
     assert type(model.body.blocks[0].operator.kernel).__name__ == "StreamingCentreKernel"
 
 
+def test_data_without_a_kind_describe_those_of_the_present_encoder():
+    base = model_config("lra_skyformer")
+    changed = base.replace(data={"vocabulary": 9})
+    assert changed == base.replace(encoder={"vocabulary": 9})
+    assert changed.encoder.vocabulary == 9
+    named = base.replace(data={"vocabulary": 9}, encoder={"max_length": 5}).encoder
+    assert (named.vocabulary, named.max_length) == (9, 5)
+    assert base.replace(data={}) == base
+    with pytest.raises(OptionError, match="has no option 'vocabularies'; did you mean"):
+        base.replace(data={"vocabularies": 9})
+    with pytest.raises(OptionError, match="no description of the data beside a complete encoder"):
+        base.replace(data={"vocabulary": 9}, encoder=base.encoder)
+
+
 def test_changing_the_data_keeps_shared_options_of_the_encoder():
     base = create_model("itnet_nano").config
     text = base.replace(data={"kind": "text", "vocabulary": 9, "max_length": 5})

@@ -78,19 +78,26 @@ class ModelConfig:
 
         Args:
             data: a data set's description of its inputs, such as ``{"kind": "text", "vocabulary":
-                9}``. The encoder becomes one that reads this kind and fits the body.
+                9}``. The encoder becomes one that reads this kind, by default that of the present
+                encoder, and fits the body.
             encoder, body, head: fields by name, or a complete configuration of the part. With
                 ``kind`` the part becomes another one, which keeps the fields that both have, except
                 those that describe data. Another operator starts from its own defaults unless
                 ``operator_options`` are given.
 
         Raises:
-            OptionError: an unknown kind or field, or values that do not fit.
+            OptionError: an unknown kind or field, values that do not fit, or data beside a complete
+                encoder.
         """
         new_body = _replaced(BODIES, self.body, _with_operator(self.body, body))
-        fields = dict(data or {})
-        kind = fields.pop("kind", None)
-        if kind is not None and not isinstance(encoder, Configuration):
+        if data and isinstance(encoder, Configuration):
+            raise OptionError(
+                "data: expected no description of the data beside a complete encoder, got "
+                f"{dict(data)!r}; give the encoder's fields by name, or leave data out"
+            )
+        if data:
+            fields = dict(data)
+            kind = fields.pop("kind", self.encoder.data)
             chosen = dict(encoder or {})
             chosen.setdefault("kind", _reader(kind, self.encoder, new_body))
             encoder = fields | chosen
