@@ -78,6 +78,11 @@ def test_unknown_weights_are_refused_by_name():
         create_model("itnet_s", pretrained="digits")
 
 
+def test_fields_without_their_part_are_refused():
+    with pytest.raises(OptionError, match=r"no option 'depth'; did you mean body\.depth\?"):
+        create_model("itnet_nano", pretrained="digits", depth=3)
+
+
 def test_parts_that_mismatch_the_weights_are_refused():
     with pytest.raises(CheckpointError, match="expected the weights of its configuration"):
         create_model("itnet_nano", pretrained="digits", body={"dim": 64})

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import OptionError, suggest
 from ..files import read_json
-from .config import ModelConfig
+from .config import PARTS, ModelConfig, suggest_field
 from .model import Model
 from .pretrained import WEIGHTS, from_pretrained, load_weights, read_config
 
@@ -69,7 +69,7 @@ def pretrained_model(preset: str, name: str, parts: Mapping[str, Any]) -> Model:
             body keep theirs, whose names and shapes must not change.
 
     Raises:
-        OptionError: no weights of this name, or weights of another preset.
+        OptionError: no weights of this name, weights of another preset, or an unknown part.
         CheckpointError: parts that the weights do not fit.
     """
     folder = pretrained_folder(name) / "model"
@@ -80,6 +80,10 @@ def pretrained_model(preset: str, name: str, parts: Mapping[str, Any]) -> Model:
             f"pretrained: expected weights of {preset} ({known}), got {name!r}, those of "
             f"{card['preset']}"
         )
+    others = [key for key in parts if key not in ("data", *PARTS)]
+    if others:
+        lines = [f"model {preset!r}: no option {key!r}{suggest_field(key)}" for key in others]
+        raise OptionError("\n".join(lines))
     if not parts:
         return from_pretrained(folder)
 
