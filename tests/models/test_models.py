@@ -424,6 +424,14 @@ def test_operator_options_reach_the_kernel_of_a_body():
     assert type(model.body.blocks[0].operator.kernel).__name__ == "StreamingCentreKernel"
 
 
+@pytest.mark.parametrize("head", ["linear", "mlp"])
+def test_every_point_of_several_views_is_refused(head):
+    pair = {"kind": "text", "views": 2}
+    with pytest.raises(OptionError, match=r"head\.pool: .*, got 'every' beside encoder\.views=2"):
+        model_config("itnet_nano", encoder=pair, head={"kind": head, "pool": "every"})
+    assert model_config("itnet_nano", encoder=pair, head={"kind": head}).pool == "mean"
+
+
 def test_data_without_a_kind_describe_those_of_the_present_encoder():
     base = model_config("lra_skyformer")
     changed = base.replace(data={"vocabulary": 9})

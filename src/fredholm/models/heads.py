@@ -167,7 +167,16 @@ class HeadConfig(Configuration):
             )
 
     def check(self, encoder: Any, width: int) -> None:
-        """Raise OptionError where the head does not fit the encoder, or features of this width."""
+        """Raise OptionError where the head does not fit the encoder, or features of this width.
+
+        A head of several views reads one feature vector of each, not those of every point.
+        """
+        pool = self.pool or encoder.default_pool
+        if pool == "every" and encoder.views > 1:
+            raise OptionError(
+                "head.pool: expected a read-out of one vector for each view, got 'every' beside "
+                f"encoder.views={encoder.views}; choose 'mean', or one view"
+            )
 
     def build(self, width: int, views: int) -> nn.Module:
         """Return the head for features of this width, called as ``head(features, encoder)``;
@@ -280,6 +289,7 @@ class MLPConfig(HeadConfig):
         check_counts(self, "hidden")
 
     def check(self, encoder: Any, width: int) -> None:
+        super().check(encoder, width)
         if encoder.views > 2:
             raise OptionError(
                 f"head: expected one view or two for 'mlp', got {encoder.views}; choose 'linear'"
@@ -317,6 +327,7 @@ class TiedConfig(HeadConfig):
     """A head that uses the embedding of the tokens as its matrix, and has a bias."""
 
     def check(self, encoder: Any, width: int) -> None:
+        super().check(encoder, width)
         if not encoder.ties or encoder.dim != width:
             raise OptionError(
                 "head: expected encoder.kind='tokens' and a last width equal to encoder.dim beside "
