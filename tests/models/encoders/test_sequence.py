@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from fredholm.encoders import EmbeddedSequence, SequenceEncoder
+from fredholm.encoders import EmbeddedSequence, SampleConfig, SequenceConfig, SequenceEncoder
 from fredholm.errors import OptionError, ShapeError
 from fredholm.models import create_model, read_out
 from fredholm.models.encoders.windows import standardised, windows
@@ -92,6 +92,14 @@ def test_an_empty_sequence_reads_out_as_zero():
     features, domain = encoder(torch.full((2, 3, 1), NAN))
     assert read_out(features, domain, "last").tolist() == [[0.0], [0.0]]
     assert read_out(features, domain.replace(valid=None), "last").shape == (2, 1)
+
+
+def test_a_spacing_beside_times_is_refused():
+    sizes = {"channels": 1, "length": 8, "timed": True}
+    for kind in (SampleConfig, SequenceConfig, SequenceEncoder):
+        with pytest.raises(OptionError, match=r"spacing: expected 1 beside timed=True, got 2\.0"):
+            kind(**sizes, spacing=2.0)
+        kind(**sizes, spacing=1.0)
 
 
 def test_wrong_options_and_shapes_are_refused():

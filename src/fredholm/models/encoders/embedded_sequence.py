@@ -27,7 +27,7 @@ class SequenceConfig(SequenceInputs):
     Attributes:
         channels, length: values per point, and points of a training sequence.
         timed: whether times come first.
-        spacing: of a regular sequence, steps of training between two samples.
+        spacing: of a regular sequence, steps of training between two samples; 1 beside ``timed``.
         causal: a point sees those up to its own.
         patch: training samples per point; only for a regular sequence that is not causal.
         standard: whether each sequence is standardised and its scale added to the features of its

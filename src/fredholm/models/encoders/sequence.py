@@ -31,7 +31,12 @@ class SequenceInputs(EncoderConfig):
     channels: int
     length: int
     timed: bool
+    spacing: float
     causal: bool
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_spacing(self.spacing, self.timed)
 
     @property
     def points(self) -> int:
@@ -55,6 +60,19 @@ class SequenceInputs(EncoderConfig):
         return values
 
 
+def check_spacing(spacing: float, timed: bool) -> None:
+    """Refuse a spacing beside times, which say where the samples lie.
+
+    Raises:
+        OptionError: a timed sequence with another spacing than 1.
+    """
+    if timed and spacing != 1:
+        raise OptionError(
+            f"spacing: expected 1 beside timed=True, got {spacing!r}; times say where samples lie: "
+            "leave it out"
+        )
+
+
 @register_encoder("samples")
 @dataclass(frozen=True)
 class SampleConfig(SequenceInputs):
@@ -63,7 +81,7 @@ class SampleConfig(SequenceInputs):
     Attributes:
         channels, length: values per point, and points of a training sequence.
         timed: whether times come first.
-        spacing: of a regular sequence, steps of training between two samples.
+        spacing: of a regular sequence, steps of training between two samples; 1 beside ``timed``.
         step: of times, their unit.
         causal: a point sees those up to its own.
         mask: ``none``, ``point`` or ``channel``: what marks missing values.
@@ -131,7 +149,8 @@ class SequenceEncoder(Encoder):
     of N points.
 
     Raises:
-        OptionError: an unknown mask, or a size that is not positive.
+        OptionError: an unknown mask, a size that is not positive, or a ``spacing`` beside
+            ``timed``.
         ShapeError: sequences of other channels.
 
     Reference: CKConv §4.1, App. A, E.1-E.2.
@@ -170,6 +189,7 @@ class SequenceEncoder(Encoder):
             # NaN is not positive either.
             if not value > 0:
                 raise OptionError(f"{name}: expected a number above 0, got {value!r}")
+        check_spacing(spacing, timed)
         self.channels = channels
         self.length = length
         self.spacing = spacing
