@@ -90,12 +90,12 @@ class ModelConfig:
                 encoder.
         """
         new_body = _replaced(BODIES, self.body, _with_operator(self.body, body))
-        if data and isinstance(encoder, Configuration):
-            raise OptionError(
-                "data: expected no description of the data beside a complete encoder, got "
-                f"{dict(data)!r}; give the encoder's fields by name, or leave data out"
-            )
         if data:
+            if isinstance(encoder, Configuration):
+                raise OptionError(
+                    "data: expected no description of the data beside a complete encoder, got "
+                    f"{dict(data)!r}; give the encoder's fields by name, or leave data out"
+                )
             fields = dict(data)
             kind = fields.pop("kind", self.encoder.data)
             chosen = dict(encoder or {})
