@@ -219,7 +219,7 @@ def test_a_window_without_order_is_refused():
     options = {"num_key_value_heads": 1, "layer_idx": 0, "head_dim": 4, "sliding_window": 2}
     layer = hugging_face(*source, **options)().eval()
     layer.config.is_causal = False
-    with pytest.raises(ConversionError, match="is_causal=False beside sliding_window=2"):
+    with pytest.raises(ConversionError, match="sliding_window=2, is_causal=False"):
         as_operator(layer)
 
 
