@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from itertools import product
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -10,8 +14,10 @@ from fredholm.errors import OptionError, ShapeError
 from fredholm.models import create_model
 
 pytest.importorskip("transformers")
+pytest.importorskip("PIL")
 
 import transformers
+from PIL import Image
 from transformers import AutoImageProcessor, AutoModelForImageClassification
 from transformers import AutoModelForSequenceClassification as AutoModelForTexts
 
@@ -20,6 +26,8 @@ from fredholm.hf import (
     FredholmForSequenceClassification,
     FredholmImageProcessor,
 )
+from fredholm.lab.data.kinds.images import FolderDataset
+from fredholm.lab.data.kinds.picture_files import read_as_trained
 
 TEXT = {"kind": "text", "vocabulary": 9, "max_length": 12}
 
@@ -69,7 +77,6 @@ def test_configuration_and_weights_survive_a_folder(parts, tmp_path):
 
 
 def test_a_pipeline_classifies_a_grey_picture(digits):
-    from PIL import Image
     from sklearn.datasets import load_digits
 
     found = load_digits()
@@ -171,3 +178,120 @@ def test_arrays_of_one_channel_are_grey_and_floats_are_refused(digits):
     torch.testing.assert_close(with_channel, processor(grey[..., 0])["pixel_values"])
     with pytest.raises(OptionError, match="expected bytes"):
         processor(grey[..., 0] / 255)
+
+
+# --- pictures as in training ----------------------------------------------------------------------
+
+
+def shades(rows: int, columns: int, white: int) -> np.ndarray:
+    """Return a ramp over the whole range, with some noise."""
+    ramp = np.linspace(0, white, rows * columns).reshape(rows, columns)
+    noise = np.random.default_rng(0).uniform(-white / 8, white / 8, ramp.shape)
+    return (ramp + noise).clip(0, white)
+
+
+def pictures() -> dict[str, Image.Image]:
+    """Return pictures of every mode that files have, higher than wide."""
+    grey = shades(13, 7, 255).astype(np.uint8)
+    colours = np.stack([grey, grey[::-1], grey[:, ::-1]], -1)
+    opacity = np.where(grey > 100, grey, 0).astype(np.uint8)
+    deep = shades(13, 7, 65_535)
+    return {
+        "L": Image.fromarray(grey),
+        "RGB": Image.fromarray(colours),
+        "RGBA": Image.fromarray(np.dstack([colours, opacity])),
+        "P": Image.fromarray(colours).convert("P", palette=Image.Palette.ADAPTIVE),
+        "I;16": Image.fromarray(deep.astype(np.uint16)),
+        "I": Image.fromarray(deep.astype(np.int32)),
+    }
+
+
+def picture_model(channels: int, facts: dict[str, Any]) -> Any:
+    encoder = {"channels": channels, "image_size": (8, 12), "patch": 4}
+    model: Any = create_model("itnet_nano", encoder=encoder)
+    model.extra = facts
+    return model
+
+
+def folder_facts(form: str) -> dict[str, Any]:
+    """Return the facts that a run on a folder of pictures saves."""
+    mean = [0.25] * (3 + form.count("a"))
+    labels = torch.zeros(0)
+    dataset = FolderDataset("own", "train", [], labels, ["a"], mean, mean, (8, 12), form=form)
+    return dataset.describe()
+
+
+@pytest.mark.parametrize(("mode", "turned"), list(product(pictures(), [False, True])))
+def test_pictures_are_read_as_in_training(mode, turned, tmp_path):
+    exif = Image.Exif()
+    if turned:
+        exif[0x0112] = 6
+    file = tmp_path / "picture.tif"
+    pictures()[mode].save(file, exif=exif)
+
+    # Runs on folders, one of an earlier version, and a run on a data set of the catalogue.
+    catalogue = {"mean": [0.5], "std": [0.25]}
+    earlier = {"mean": [0.5] * 3, "std": [0.25] * 3, "source": {"path": "pictures"}}
+    cases = [(1, catalogue), (3, earlier)]
+    for form in ("rgb", "rgba", "rgb16", "rgba16"):
+        cases.append((3 + form.count("a"), folder_facts(form)))
+
+    for channels, facts in cases:
+        processor = FredholmImageProcessor.from_fredholm(picture_model(channels, facts))
+        processor.save_pretrained(tmp_path)
+        processor = FredholmImageProcessor.from_pretrained(tmp_path)
+        mean, std = (torch.tensor(facts[name]).view(-1, 1, 1) for name in ("mean", "std"))
+        expected = (read_as_trained(file, facts, channels, (8, 12)) - mean) / std
+        with Image.open(file) as picture:
+            assert picture.mode == mode
+            found = processor(picture)["pixel_values"][0]
+        assert torch.equal(found, expected), facts
+
+
+def test_arrays_of_an_estimator_are_stretched():
+    """Its training stretched them, though its facts have a source, as those of files."""
+    facts = {"mean": [0.5], "std": [0.25], "source": {"path": "X", "pixels": "bytes"}}
+    processor = FredholmImageProcessor.from_fredholm(picture_model(1, facts))
+    assert processor.fit == "stretch"
+    assert processor(np.zeros((9, 5), np.uint8))["pixel_values"].shape == (1, 1, 8, 12)
+
+
+def test_a_processor_of_an_earlier_version_loads(tmp_path):
+    """It stretches, as it did."""
+    saved = FredholmImageProcessor(size={"height": 4, "width": 6}, channels=3)
+    saved.save_pretrained(tmp_path)
+    file = tmp_path / "preprocessor_config.json"
+    plain = json.loads(file.read_text())
+    del plain["fit"], plain["form"]
+    file.write_text(json.dumps(plain))
+    loaded = FredholmImageProcessor.from_pretrained(tmp_path)
+    picture = pictures()["RGB"]
+    expected = saved(picture)["pixel_values"]
+    assert torch.equal(loaded(picture)["pixel_values"], expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"fit": "crop"}, "fit: expected one of cover, stretch, got 'crop'"),
+        ({"form": "grey"}, "form: expected one of rgb, rgba, rgb16, rgba16, got 'grey'"),
+        ({"fit": "cover"}, "channels: expected 3 beside fit='cover' and form='rgb', got 1"),
+        ({"form": "rgba"}, "form: expected 'rgb' beside fit='stretch', got 'rgba'"),
+        ({"channels": 4}, r"channels: expected 1 \(grey\) or 3 \(RGB\) beside .*, got 4"),
+    ],
+)
+def test_impossible_processors_are_refused(options, match):
+    with pytest.raises(OptionError, match=match):
+        FredholmImageProcessor(**options)
+
+
+def test_pictures_of_unknown_range_are_refused():
+    covering: dict[str, Any] = {"channels": 3, "fit": "cover"}
+    pixels = Image.fromarray(np.full((4, 4), 0.5, np.float32))
+    wide = Image.fromarray(np.full((4, 4), 1 << 20, np.int32))
+    readings: list[dict[str, Any]] = [{}, covering, covering | {"form": "rgb16"}]
+    for options, picture in product(readings, (pixels, wide)):
+        with pytest.raises(OptionError, match="images: expected 8 or 16 bits per channel"):
+            FredholmImageProcessor(**options)(picture)
+    with pytest.raises(OptionError, match="images: expected pictures of 2 pixels or more"):
+        FredholmImageProcessor(**covering)(Image.new("RGB", (1, 1)))

@@ -6,6 +6,7 @@ This file imports transformers, and is imported by :mod:`fredholm.hf`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +21,7 @@ from transformers.modeling_outputs import ImageClassifierOutput, SequenceClassif
 from ..errors import OptionError, ShapeError
 from ..models import Model, ModelConfig
 from ..models.heads import Offset
+from .pictures import CHANNELS, COVER, FITS, STRETCH, covered, stretched
 
 MODEL_TYPE = "fredholm"
 
@@ -234,14 +236,19 @@ class FredholmForSequenceClassification(FredholmModel):
 
 
 class FredholmImageProcessor(BaseImageProcessor):
-    """Read pictures as the library's own commands do: grey or RGB, in [0, 1], stretched to the
-    model's size, and normalised. ``AutoImageProcessor`` finds it.
+    """Read pictures as ``fredholm predict`` does: upright, in [0, 1], at the model's size, and
+    normalised. ``AutoImageProcessor`` finds it.
 
     Args:
         size: height and width.
-        channels: 1 for grey pictures, 3 for RGB.
+        channels: 1 for grey pictures, 3 for RGB, 4 for RGB and opacity.
         image_mean, image_std: one number per channel, on the scale of pixels in [0, 1]; by default
             0 and 1, which change nothing.
+        fit: how a picture gets the size. ``cover``: resized (bicubic) until it just covers the
+            size, then centre-cropped, as runs on picture files do. ``stretch``: bilinear, to grey
+            or RGB.
+        form: of ``cover``: ``rgb``, ``rgba``, ``rgb16`` or ``rgba16``. ``a`` keeps opacity, ``16``
+            keeps the depth of grey pictures of 16 bits.
 
     Example:
         >>> processor = FredholmImageProcessor(size={"height": 4, "width": 4})
@@ -252,33 +259,37 @@ class FredholmImageProcessor(BaseImageProcessor):
 
     model_input_names: ClassVar[list[str]] = ["pixel_values"]
 
+    # Processors that earlier versions saved have neither fit nor form, and stretch.
     def __init__(
         self,
         size: dict[str, int] | None = None,
         channels: int = 1,
         image_mean: list[float] | None = None,
         image_std: list[float] | None = None,
+        fit: str = STRETCH,
+        form: str = "rgb",
         **options: Any,
     ):
         super().__init__(**options)
-        if channels not in (1, 3):
-            raise OptionError(f"channels: expected 1 (grey) or 3 (RGB), got {channels}")
+        _check_reading(channels, fit, form)
         default_size = {"height": 28, "width": 28}
         self.size = dict(size or default_size)
         self.channels = channels
         self.image_mean = list(image_mean or [0.0] * channels)
         self.image_std = list(image_std or [1.0] * channels)
+        self.fit = fit
+        self.form = form
 
     @classmethod
     def from_fredholm(cls, model: Model) -> FredholmImageProcessor:
         """Return the processor of a model of pictures: the size and channels of its encoder, and
-        the mean and standard deviation per channel of its training data.
+        the fit, form, mean and standard deviation per channel of its training data.
 
-        The latter are read from the model's attribute ``extra``. Where it has none, pixels stay in
-        [0, 1].
+        The latter are read from the model's attribute ``extra``. Where it has none, pictures are
+        stretched and pixels stay in [0, 1].
 
         Raises:
-            OptionError: a model that does not read pictures, or not of 1 or 3 channels.
+            OptionError: a model that does not read pictures, or not in channels of a known form.
         """
         encoder: Any = model.config.encoder
         if encoder.data != "image":
@@ -294,6 +305,8 @@ class FredholmImageProcessor(BaseImageProcessor):
             channels,
             facts.get("mean"),
             facts.get("std"),
+            fit=_fit_of(facts),
+            form=facts.get("form", "rgb"),
         )
 
     def preprocess(
@@ -307,11 +320,14 @@ class FredholmImageProcessor(BaseImageProcessor):
 
         Args:
             images: a Pillow image or an array of uint8, (H, W) or (H, W, 1) for grey, (H, W, 3) for
-                RGB or (H, W, 4) with an alpha channel, which is dropped; or a list of such, of any
-                sizes. An array is one image, never a batch. Grey and RGB are converted to the
-                processor's channels, and every image is stretched to its size.
+                RGB or (H, W, 4) with an alpha channel, which is dropped unless the form has one; or
+                a list of such, of any sizes. An array is one image, never a batch. Images are
+                converted to the processor's channels, and fitted to its size.
             return_tensors: ``pt`` or ``np``, as in transformers.
             _: further arguments of transformers' callers, which are ignored.
+
+        Raises:
+            OptionError: pixels of an unknown range, or a single pixel with ``fit="cover"``.
         """
         batch = images if isinstance(images, list | tuple) else [images]
         pictures = [self._read(image) for image in batch]
@@ -339,25 +355,47 @@ class FredholmImageProcessor(BaseImageProcessor):
             if array.ndim == 3 and array.shape[2] == 1:
                 array = array[..., 0]
             image = Image.fromarray(array)
-        mode = "L"
-        if self.channels == 3:
-            mode = "RGB"
-        values = np.array(image.convert(mode))
-        pixels = torch.from_numpy(values).float() / 255
-        rows, columns = pixels.shape[:2]
-        pixels = pixels.view(rows, columns, self.channels)
-        pixels = pixels.permute(2, 0, 1)
 
         size = (self.size["height"], self.size["width"])
-        if tuple(pixels.shape[1:]) == size:
-            return pixels
-        return functional.interpolate(
-            pixels[None],
-            size,
-            mode="bilinear",
-            antialias=True,
-            align_corners=False,
-        )[0]
+        if self.fit == COVER:
+            return covered(image, size, self.form)
+        return stretched(image, size, self.channels)
+
+
+def _fit_of(facts: Mapping[str, Any]) -> str:
+    """Return how the pictures of a model's training got its size.
+
+    Runs of earlier versions on picture files did not save it. Their facts have a ``source``, as
+    those of estimators do, which stretch arrays and save the scale of their ``pixels`` in it.
+    """
+    source = facts.get("source") or {}
+    from_files = bool(source) and "pixels" not in source
+    if facts.get("fit") == COVER or facts.get("form", "rgb") != "rgb" or from_files:
+        return COVER
+    return STRETCH
+
+
+def _check_reading(channels: int, fit: str, form: str) -> None:
+    """Check that pictures can be read so.
+
+    Raises:
+        OptionError: an unknown fit or form, or another number of channels than they give.
+    """
+    if fit not in FITS:
+        raise OptionError(f"fit: expected one of {', '.join(FITS)}, got {fit!r}")
+    if form not in CHANNELS:
+        raise OptionError(f"form: expected one of {', '.join(CHANNELS)}, got {form!r}")
+    if fit == COVER and channels != CHANNELS[form]:
+        raise OptionError(
+            f"channels: expected {CHANNELS[form]} beside fit='cover' and form={form!r}, got "
+            f"{channels}"
+        )
+    if fit == STRETCH and form != "rgb":
+        raise OptionError(f"form: expected 'rgb' beside fit='stretch', got {form!r}")
+    if fit == STRETCH and channels not in (1, 3):
+        raise OptionError(
+            f"channels: expected 1 (grey) or 3 (RGB) beside fit='stretch', got {channels}"
+        )
 
 
 def register() -> None:
