@@ -171,6 +171,17 @@ def test_the_loss_follows_the_kind_of_problem():
     assert loss.item() == pytest.approx(1.0)  # a head starts at zero
 
 
+def test_a_regression_has_outputs_without_names(tmp_path):
+    model: Any = random_head(create_model("itnet_nano", head={"outputs": 1}))
+    model.extra = {"task": "regression", "classes": []}
+    FredholmForImageClassification.from_fredholm(model).save_pretrained(tmp_path)
+    loaded = AutoModelForImageClassification.from_pretrained(tmp_path)
+    assert loaded.config.num_labels == 1
+    pictures = torch.rand(2, 1, 28, 28)
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(pictures).logits, model(pictures), rtol=0, atol=0)
+
+
 def test_arrays_of_one_channel_are_grey_and_floats_are_refused(digits):
     processor = AutoImageProcessor.from_pretrained(digits)
     grey = np.random.default_rng(0).integers(0, 256, (8, 8, 1), dtype=np.uint8)

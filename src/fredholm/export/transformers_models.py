@@ -68,8 +68,9 @@ class FredholmConfig(PreTrainedConfig):
     def from_fredholm(cls, model: Model, **options: Any) -> FredholmConfig:
         """The configuration of a model, with the names of its classes where it knows them."""
         extra = getattr(model, "extra", None) or {}
+        # A regression has no classes, and saves an empty list.
         classes = extra.get("classes")
-        if classes is not None:
+        if classes:
             names = dict(enumerate(classes))
             numbers = {name: i for i, name in names.items()}
             options.setdefault("id2label", names)
