@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import numpy as np
@@ -175,6 +176,42 @@ def test_wrong_class_weights_are_refused(given: Any, match: str):
     y = np.arange(12) % 2
     with pytest.raises(OptionError, match=f"class_weight: {match}"):
         FredholmClassifier(**TINY, class_weight=given).fit(X, y)
+
+
+def test_classes_of_weight_zero_may_have_a_class_weight():
+    """They are left out, as without class weights, and their names still have to be right."""
+    X = samples()["rows"]
+    y = np.array([0, 0, 1, 1, 2, 2] * 2)
+    weights = np.where(y == 2, 0.0, 1.0)
+    model = FredholmClassifier(**TINY, class_weight={0: 1, 1: 4, 2: 3}).fit(X, y, weights)
+    expected = FredholmClassifier(**TINY, class_weight={1: 4}).fit(X[y < 2], y[y < 2])
+    np.testing.assert_array_equal(model.classes_, [0, 1])
+    np.testing.assert_array_equal(model.predict_proba(X), expected.predict_proba(X))
+    for given, match in (
+        ({3: 1.0}, "expected classes of y, got 3; take some of 0, 1, 2"),
+        ({2: 0.0}, "expected a number above zero, got 0.0 for 2"),
+    ):
+        with pytest.raises(OptionError, match=f"class_weight: {match}"):
+            FredholmClassifier(**TINY, class_weight=given).fit(X, y, weights)
+
+
+@pytest.mark.parametrize(
+    ("unit", "day"),
+    [
+        ("D", datetime.date(2024, 2, 1)),
+        ("us", datetime.datetime(2024, 2, 1)),
+        ("ns", np.datetime64("2024-02-01", "D")),
+    ],
+)
+def test_dates_have_class_weights(unit: str, day: Any):
+    """Also by a date of another type, which equals one of y."""
+    X = samples()["rows"]
+    days = np.array(["2024-01-01", "2024-02-01"], f"datetime64[{unit}]")
+    codes = np.arange(12) % 2
+    expected = FredholmClassifier(**TINY, class_weight={1: 4.0}).fit(X, codes)
+    for name in (days[1], day):
+        model = FredholmClassifier(**TINY, class_weight={name: 4.0}).fit(X, days[codes])
+        np.testing.assert_array_equal(model.predict_proba(X), expected.predict_proba(X))
 
 
 # --- columns of words -----------------------------------------------------------------------------

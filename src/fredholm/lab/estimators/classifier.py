@@ -147,7 +147,8 @@ class FredholmClassifier(ClassifierMixin, Estimator):
                     "take FredholmRegressor"
                 )
 
-            # Samples of weight zero leave only after all of them have been checked against y.
+            # Samples of weight zero leave only after all of them have been checked against y, and
+            # the names in class_weight against all classes of y.
             weights = check_weights(sample_weight, X)
             kept = None
             if weights is not None:
@@ -156,6 +157,7 @@ class FredholmClassifier(ClassifierMixin, Estimator):
             labels = column_or_1d(checked(self, y), warn=True)
             check_consistent_length(collection.samples, labels)
             check_classification_targets(labels)
+            weights = self._by_name(labels, weights)
             if weights is not None and kept is not None:
                 collection = collection.take(kept)
                 labels = labels[kept]
@@ -167,18 +169,20 @@ class FredholmClassifier(ClassifierMixin, Estimator):
                     f"y: expected two classes or more, got {str(self.classes_[0])!r} for every "
                     "sample; add samples of others"
                 )
+            if isinstance(self.class_weight, str):
+                weights = _balanced(codes, weights)
 
             names = [str(name) for name in self.classes_]
             collection.labels = Coded(codes, names)
-            weights = self._by_class(codes, weights)
             self._fit(collection, scaled_weights(weights))
         return self
 
-    def _by_class(self, codes: np.ndarray, weights: np.ndarray | None) -> np.ndarray | None:
-        """Return the weights of samples, multiplied by those of their classes (``class_weight``).
+    def _by_name(self, labels: np.ndarray, weights: np.ndarray | None) -> np.ndarray | None:
+        """Return the weights of samples, multiplied by those of their classes where
+        ``class_weight`` names some.
 
         Args:
-            codes: (N,) the number of each sample's class in ``classes_``.
+            labels: (N,) the classes of the samples.
             weights: (N,) the samples' own weights; None weights all of them alike.
 
         Returns:
@@ -188,39 +192,34 @@ class FredholmClassifier(ClassifierMixin, Estimator):
             OptionError: ``class_weight`` is neither ``balanced`` nor a weight above zero by class.
         """
         given = self.class_weight
-        if given is None:
+        if given is None or (isinstance(given, str) and given == "balanced"):
             return weights
-        own = weights
-        if own is None:
-            own = np.ones(len(codes))
-
-        if isinstance(given, str) and given == "balanced":
-            # A class whose samples have the total weight t gets s / (C t), with s the sum over all
-            # C classes: each class then has the total s / C. No t is zero, since samples of weight
-            # zero are left out before.
-            totals = np.bincount(codes, own)
-            factors = own.sum() / (len(totals) * totals)
-            return own * factors[codes]
-
         if not isinstance(given, Mapping):
             raise OptionError(
                 f"class_weight: expected a mapping, 'balanced' or None, got {given!r}"
             )
-        known = self.classes_.tolist()
-        unknown = next((name for name in given if name not in known), None)
-        if unknown is not None:
-            raise OptionError(
-                f"class_weight: expected classes of y, got {unknown!r}; take some of "
-                f"{first_of([repr(name) for name in known])}"
-            )
+
+        classes, codes = np.unique(labels, return_inverse=True)
+        known = _names(classes)
         # A class without a weight has 1.
-        by_class = [given.get(name, 1.0) for name in known]
-        for name, weight in zip(known, by_class):
+        factors = np.ones(len(known))
+        for name, weight in given.items():
+            # Names are compared and not looked up: a date of NumPy equals one of Python, but has
+            # another hash.
+            if name not in known:
+                raise OptionError(
+                    f"class_weight: expected classes of y, got {name!r}; take some of "
+                    f"{first_of([repr(other) for other in known])}"
+                )
             if not (isinstance(weight, Real) and 0 < float(weight) < math.inf):
                 raise OptionError(
                     f"class_weight: expected a number above zero, got {weight!r} for {name!r}"
                 )
-        return own * np.array(by_class, np.float64)[codes]
+            factors[known.index(name)] = float(weight)
+
+        if weights is None:
+            return factors[codes]
+        return weights * factors[codes]
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """(N, C) probabilities, columns in the order of ``classes_``."""
@@ -232,3 +231,28 @@ class FredholmClassifier(ClassifierMixin, Estimator):
         """(N,) the most probable classes."""
         best = self.predict_proba(X).argmax(1)
         return self.classes_[best]
+
+
+def _names(classes: np.ndarray) -> list[Any]:
+    """Return classes as Python's values; dates stay NumPy's, which may count nanoseconds."""
+    if classes.dtype.kind in "mM":
+        return list(classes)
+    return classes.tolist()
+
+
+def _balanced(codes: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    """Return weights of samples by which each class has as much in total.
+
+    Args:
+        codes: (N,) the number of each sample's class.
+        weights: (N,) the samples' own weights, above zero; None weights all of them alike.
+    """
+    own = weights
+    if own is None:
+        own = np.ones(len(codes))
+
+    # A class whose samples have the total weight t gets s / (C t), with s the sum over all C
+    # classes: each class then has the total s / C.
+    totals = np.bincount(codes, own)
+    factors = own.sum() / (len(totals) * totals)
+    return own * factors[codes]
