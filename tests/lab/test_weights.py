@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pyarrow
 import pytest
 import torch
+from sklearn.base import clone
 from torch.nn.functional import cross_entropy
 
 from fredholm.data import create_dataset
@@ -212,6 +214,40 @@ def test_dates_have_class_weights(unit: str, day: Any):
     for name in (days[1], day):
         model = FredholmClassifier(**TINY, class_weight={name: 4.0}).fit(X, days[codes])
         np.testing.assert_array_equal(model.predict_proba(X), expected.predict_proba(X))
+
+
+@pytest.mark.parametrize(
+    ("classes", "weights"),
+    [
+        # Sorted as texts, "10" comes before "9".
+        ([9, 10], {9: 1.0, 10: 2.0}),
+        ([0, 1], {0: 1, 1: 5}),
+        ([0, 1], dict(zip(np.arange(2), np.array([1.0, 2.0], np.float32)))),
+        ([False, True], {True: 2.0}),
+        (["few", "many"], {"few": 2.0}),
+    ],
+)
+def test_class_weights_are_saved(classes: Any, weights: Any, tmp_path):
+    X = samples()["rows"]
+    y = np.array(classes)[np.arange(12) % 2]
+    model = FredholmClassifier(**TINY, class_weight=weights).fit(X, y)
+    loaded = FredholmClassifier.load(model.save(tmp_path / "model"))
+    assert loaded.get_params()["class_weight"] == weights
+    again: Any = clone(loaded)
+    again.fit(X, y)
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+
+
+def test_class_weights_beyond_json_are_not_saved(tmp_path):
+    X = samples()["rows"]
+    days = np.array(["2024-01-01", "2024-02-01"], "datetime64[D]")
+    codes = np.arange(12) % 2
+    dated = FredholmClassifier(**TINY, class_weight={days[0]: 2.0}).fit(X, days[codes])
+    with pytest.raises(OptionError, match=r"class_weight: .* to save, got datetime\.date\(2024"):
+        dated.save(tmp_path / "model")
+    shared = FredholmClassifier(**TINY, class_weight={0: Fraction(1, 2)}).fit(X, codes)
+    with pytest.raises(OptionError, match=r"class_weight: .* to save, got Fraction\(1, 2\)"):
+        shared.save(tmp_path / "model")
 
 
 # --- columns of words -----------------------------------------------------------------------------

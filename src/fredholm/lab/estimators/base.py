@@ -44,7 +44,7 @@ from .options import (
     recipe_sections,
     set_operator,
 )
-from .saved import from_json, to_json
+from .saved import from_json, params_of, to_json
 
 NAMES_IN = ("feature_names_in_", "coordinate_names_in_", "answer_names_in_")
 """Names of columns that a fit keeps: of channels, of coordinates, of answers."""
@@ -454,8 +454,8 @@ class Estimator(BaseEstimator):
 
         Raises:
             NotFittedError: before ``fit``.
-            OptionError: ``random_state`` is a generator, or classes are no numbers, words or dates
-                of NumPy.
+            OptionError: ``random_state`` is a generator, classes are no numbers, words or dates of
+                NumPy, or ``class_weight`` names dates.
             StorageError: the folder cannot be written.
         """
         check_is_fitted(self)
@@ -480,7 +480,7 @@ class Estimator(BaseEstimator):
         if state.get("class") != cls.__name__:
             found = state.get("class", "a model that no estimator saved")
             raise CheckpointError(f"{path}: expected a {cls.__name__}, got {found}")
-        result = cls(**state["params"])
+        result = cls(**params_of(state))
         del model.extra
         result.model_ = model
         result.facts_ = facts
