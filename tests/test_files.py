@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from fredholm import tensor_files
 from fredholm.errors import CheckpointError, FredholmError, StorageError
-from fredholm.files import replacing, storing
+from fredholm.files import read_json, replacing, sealed, storing, unsealed, write_json
 from fredholm.tensor_files import digest_tensors, read_tensors, write_tensors
 
 TENSORS = {
@@ -150,3 +150,12 @@ def test_weights_have_ordinary_permissions(tmp_path):
     finally:
         os.umask(before)
     assert (tmp_path / "model.safetensors").stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("keys", [(9, 10), (False, True), ("b", "a")])
+def test_the_checksum_of_json_covers_what_is_read(keys, tmp_path):
+    """JSON turns keys into texts, which sort differently: "10" comes before "9"."""
+    content = {"weights": dict.fromkeys(keys, 1.0)}
+    path = write_json(tmp_path / "config.json", sealed(content))
+    found = unsealed(path, read_json(path, "restore it"))
+    assert list(found["weights"].values()) == [1.0, 1.0]

@@ -246,4 +246,7 @@ def digest_json(value: Any) -> str:
         >>> digest_json({"a": 1, "b": 2}) == digest_json({"b": 2, "a": 1})
         True
     """
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+    # JSON turns keys into texts, which sort differently from numbers. They are sorted as texts,
+    # so that the digest is that of what is read from a file.
+    plain = json.loads(json.dumps(value))
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
