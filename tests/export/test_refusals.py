@@ -7,6 +7,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from evidence.itnet import two_streams  # noqa: F401  registers the body
@@ -32,7 +33,7 @@ from fredholm.export import (
     trace,
 )
 from fredholm.export.decoder import DecoderErrors, StateNames
-from fredholm.export.onnx import converted
+from fredholm.export.onnx import INPUT, converted
 from fredholm.export.program import check_ops, without_torchs_warning
 from fredholm.export.signature import tensors_of
 from fredholm.lab.training.exporting import export_run, export_run_steps
@@ -203,6 +204,31 @@ def test_steps_need_a_model_of_the_next_token(model, tmp_path):
     with pytest.raises(OptionError, match="expected an encoder of causal texts"):
         export_decoder(model, tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("answer", "error"), [(0.0, 0.0), (1e-7, 1e30), (9.0, 1e38)])
+def test_programs_of_a_new_decoder_answer_zero(answer, error, monkeypatch):
+    """A head starts at zero; answers that differ have a large error, which is a number."""
+    model = text_decoder("softmax")
+    for weight in model.head.parameters():
+        torch.nn.init.zeros_(weight)
+
+    def run(inputs):
+        return [np.full((*inputs[INPUT].shape, 9), answer, np.float32)]
+
+    monkeypatch.setattr(decoder, "runner_of", lambda _: run)
+    for found in decoder.decoder_errors(model, b"prefill", b"step"):
+        assert error <= found < float("inf")
+        assert bool(found) == bool(error)
+
+
+def test_answers_of_a_decoder_that_are_not_finite_are_refused(monkeypatch):
+    def run(inputs):
+        return [np.full((*inputs[INPUT].shape, 9), np.nan, np.float32)]
+
+    monkeypatch.setattr(decoder, "runner_of", lambda _: run)
+    with pytest.raises(ExportError, match="expected finite answers of both programs"):
+        decoder.decoder_errors(text_decoder("softmax"), b"prefill", b"step")
 
 
 GRAPH = {"kind": "graph", "channels": 3, "eigenvectors": 4}

@@ -24,7 +24,7 @@ from ..models.model import Model, TextState
 from ..modes import device_of
 from ..ops.feature_map.bank import sums_of_units
 from .onnx import INPUT, OUTPUT, Runner, converted, onnx_forms, runner_of
-from .program import check_error, check_ops, first_lines, without_torchs_warning
+from .program import check_error, check_ops, first_lines, largest_answer, without_torchs_warning
 from .signature import LARGEST_BATCH, signature_of
 
 TRACED_BATCH = 5
@@ -366,20 +366,20 @@ def decoder_errors(model: Model, prefill: bytes, step: bytes) -> DecoderErrors:
     for batch, wanted_prompt in CHECKED:
         texts = _texts(model, batch, length)
         with torch.no_grad():
-            expected = model(texts).cpu().numpy()
+            expected = model(texts).cpu()
 
         prompt = min(wanted_prompt, longest_prompt)
         tokens = texts.cpu().numpy()
         answers = _answers(run_prefill, run_step, tokens, prompt)
-        largest = np.abs(expected).max()
-        difference = np.abs(answers - expected) / largest
+        difference = np.abs(answers - expected.numpy())
         if not np.isfinite(difference).all():
             raise ExportError(
                 f"export: expected finite answers of both programs, got others at a prompt of "
                 f"{prompt} tokens; nothing was written"
             )
-        of_prompt = float(difference[:, :prompt].max())
-        of_steps = float(difference[:, prompt:].max())
+        largest = largest_answer(expected)
+        of_prompt = float(difference[:, :prompt].max()) / largest
+        of_steps = float(difference[:, prompt:].max()) / largest
         prefill_error = max(prefill_error, of_prompt)
         step_error = max(step_error, of_steps)
     return DecoderErrors(prefill_error, step_error)

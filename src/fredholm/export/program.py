@@ -330,13 +330,19 @@ def _relative_error(actual: Tensor, expected: Tensor, sizes: Sizes) -> float:
             f"{actual.numel()} that are not; nothing was written"
         )
 
-    # Where the model answers zero everywhere, as with a new head, the program must do so exactly:
-    # any difference over this tiny number exceeds every tolerance.
-    tiny = torch.finfo(torch.float32).tiny
-    largest = expected.abs().amax()
-    largest = largest.clamp(min=tiny)
     difference = (actual - expected).abs().amax()
-    return float(difference / largest)
+    return float(difference) / largest_answer(expected)
+
+
+def largest_answer(expected: Tensor) -> float:
+    """Return the largest absolute value of a model's answers, by which errors are divided.
+
+    Where the model answers zero everywhere, as with a new head, it is the smallest normal float32.
+    A program must then answer zero exactly: any difference over this number exceeds every
+    tolerance.
+    """
+    tiny = torch.finfo(torch.float32).tiny
+    return max(float(expected.abs().amax()), tiny)
 
 
 def first_lines(error: Exception, count: int = 2) -> str:
