@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from evidence.itnet import two_streams  # noqa: F401  registers the body
 
+from fredholm.errors import ExportError
 from fredholm.export import export_decoder, export_onnx, export_package, export_program
 from fredholm.export.onnx import INPUT, onnx_answers, runner_of
 from fredholm.export.program import TOLERANCE
@@ -149,6 +151,23 @@ def export_decoders(names: list[str]) -> None:
             print(f"{name}: ok", flush=True)
 
 
+def check_padding(operator: str) -> None:
+    """Run both programs of a decoder on a batch with a padded text, which neither may answer: a
+    state would take padding for a token.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        paths = export_decoder(decoder(operator), Path(folder) / "model.onnx")
+        first, then = (runner_of(path.read_bytes(), threads=1) for path in paths)
+    texts = np.array([[1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 5, 0, 0]])
+    _, *state = first({INPUT: texts[:, :5]})
+    past = {f"past_{i}": tensor for i, tensor in enumerate(state)}
+    steps = {INPUT: texts[:, 5], "seen": np.array(5), **past}
+    for program, inputs in ((first, {INPUT: texts}), (then, steps)):
+        with pytest.raises(ExportError, match="indices element out of data bounds"):
+            program(inputs)
+    print(f"{operator}: padding refused: ok")
+
+
 PROMPT, NEW = 5, 200
 """Tokens that are read, and tokens that are generated after them."""
 
@@ -215,6 +234,10 @@ def main() -> None:
     if sys.argv[1] == "generate":
         for operator in sys.argv[2:]:
             compare_generation(operator)
+        return
+    if sys.argv[1] == "padding":
+        for operator in sys.argv[2:]:
+            check_padding(operator)
         return
     if sys.argv[1] == "long":
         error = long_series_error()

@@ -57,6 +57,12 @@ def test_a_package_of_native_code_equals_its_model(name):
     assert f"{name} (" in run("aoti", name)
 
 
+@pytest.mark.compile
+def test_programs_of_a_decoder_refuse_padding():
+    pytest.importorskip("onnxruntime")
+    assert "padding refused: ok" in run("padding", "softmax")
+
+
 @pytest.mark.slow
 @pytest.mark.compile
 @pytest.mark.timeout(900)

@@ -20,6 +20,7 @@ from torch.export import Dim, ExportedProgram
 from ..errors import ExportError, OptionError, require
 from ..files import check_target, replacing
 from ..integral.contract import Form
+from ..models.encoders.text import TextEncoder
 from ..models.model import Model, TextState
 from ..modes import device_of
 from ..ops.feature_map.bank import sums_of_units
@@ -123,7 +124,8 @@ class Prefill(nn.Module):
         batch = numbers.shape[0]
         layers = tuple(replace(layer, batch=batch) for layer in self.start.layers)
         start = replace(self.start, layers=layers)
-        logits, state = self.model.prefill(numbers, start)
+        tokens = _beyond_table_at_padding(self.model, numbers)
+        logits, state = self.model.prefill(tokens, start)
         return logits, *self.names.tensors(state)
 
 
@@ -159,8 +161,22 @@ class Step(nn.Module):
                     torch._check(tensor.shape[axis] == count)
 
         state = self.names.filled(self.state, past, count, numbers.shape[0])
-        logits, after = self.model.step(numbers, state)
+        tokens = _beyond_table_at_padding(self.model, numbers)
+        logits, after = self.model.step(tokens, state)
         return logits, *self.names.tensors(after)
+
+
+def _beyond_table_at_padding(model: Model, numbers: Tensor) -> Tensor:
+    """Return token numbers whose padding is a number beyond the table of embeddings.
+
+    A state would take padding for a token. The model refuses it, but a program has no errors of its
+    own: a look-up out of bounds is one of its runtime's.
+    """
+    encoder = model.encoder
+    # Other encoders have no padding, and token 0 is a token.
+    if not isinstance(encoder, TextEncoder):
+        return numbers
+    return numbers.masked_fill(numbers == 0, encoder.embed.num_embeddings)
 
 
 def export_decoder(
@@ -177,6 +193,9 @@ def export_decoder(
     Texts end at the model's ``max_length``. Operators that read a prompt point by point (``infsa``,
     ``linear_infsa``) have a prefill of one token, and ``step`` reads the others. Both are run
     together and compared with the model before either is written.
+
+    Prompts of a batch need one length: padding, token 0, is looked up beyond the table of tokens,
+    where ONNX Runtime raises an error.
 
     Args:
         model: a model with an encoder of causal texts and ``head.pool`` ``every``.
