@@ -24,7 +24,7 @@ from ...errors import OptionError
 from ...integral import IntegralOperator
 from ...registry import Registered, Registry
 from ..encoders import Encoder, EncoderConfig
-from ..operators import OperatorSum, counts, suited
+from ..operators import OperatorSum, averaging, counting, counts
 
 Seen = tuple[nn.Module, Tensor, Domain]
 """An operator, its input u (B, N, D) and the domain of u."""
@@ -119,8 +119,10 @@ def operator_domain(operator: nn.Module, domain: Domain) -> Domain:
     """Return the domain that an operator of a body integrates over: with a mass of one per point
     where the operator is defined for that, or a part of a sum is.
     """
-    if isinstance(operator, OperatorSum) or counts(operator):
-        return suited(operator, domain)
+    if counts(operator, domain):
+        return counting(domain)
+    if isinstance(operator, OperatorSum):
+        return averaging(domain)
     return domain
 
 

@@ -14,8 +14,8 @@ from ...errors import OptionError
 from ...integral import CausalState
 from ..depth import ResidualBlock
 from ..encoders import Encoder, EncoderConfig
-from ..operators import OperatorSum, averaging, counting, counts, make_operator, of_block
-from .body import Body, StackConfig, register_body, rising_rates
+from ..operators import make_operator, of_block
+from .body import Body, StackConfig, operator_domain, register_body, rising_rates
 
 
 @register_body("residual")
@@ -142,12 +142,7 @@ class ResidualBody(Body):
         """Return the domain that the operators integrate over: with a mass of one per point where
         they are defined for that, or a part of a sum is.
         """
-        operator = self.blocks[0].operator
-        if counts(operator, domain):
-            return counting(domain)
-        if isinstance(operator, OperatorSum):
-            return averaging(domain)
-        return domain
+        return operator_domain(self.blocks[0].operator, domain)
 
     def forward(self, u: Tensor, domain: Domain) -> tuple[Tensor, Domain]:
         domain = self.suited(domain)

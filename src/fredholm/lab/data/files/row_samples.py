@@ -257,7 +257,7 @@ def with_training_words(collection: Collection, training: np.ndarray) -> Collect
             remarks.append(f"column {column!r} is left out: no training row has a word there")
             continue
         columns.append(column)
-        kept += [first + number for number in np.flatnonzero(learned)]
+        kept += [first + number for number in np.flatnonzero(learned).tolist()]
         words[column] = [name for name, known in zip(names, learned) if known]
         remarks += _unlearned(collection, column, has & ~learned, words[column])
 
