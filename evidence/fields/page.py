@@ -65,6 +65,7 @@ LOOKS = (
     "Before, FNO had been trained once for 600 steps, with an error of 10.4% in validation, and steps of "
     "ITNet with one and with four heads had been timed: one head takes a quarter of the time."
 )
+UNFINISHED = "The search is not finished, so nothing follows from these errors yet: the models have different numbers of tries."
 NOT_MEASURED = "The mean pressure field of training is not measured yet."
 
 
@@ -90,7 +91,7 @@ def page() -> str:
         seeds=listed(SEEDS),
         looks=LOOKS,
         ladders=ladders(),
-        ends=f"{at_ladder_ends(TASK, runs[EQUAL_STEPS])} " if part else "",
+        ends=f"{at_ladder_ends(TASK, runs[EQUAL_STEPS])} " if runs[EQUAL_STEPS] else "",
         steps=STEPS,
         batch=BATCH,
         clip=CLIP,
@@ -99,7 +100,7 @@ def page() -> str:
         slowest=slowest(part.get("paces", [])),
         machine=machine,
         equal_time=scores(runs[EQUAL_TIME]),
-        tried=tries(part.get("tuning", [])),
+        tried=tries(part.get("tuning", []), chosen=bool(runs[EQUAL_STEPS])),
         claims=claims_tables(CLAIMS, runs, found),
     )
 
@@ -135,15 +136,21 @@ def scores(rows: list[Row]) -> str:
     return score_table(TASK.models, rows, columns, {"setting": setting})
 
 
-def tries(rows: list[Row]) -> str:
-    """Return a table of all tried settings, for each model from the best to the worst."""
+def tries(rows: list[Row], *, chosen: bool) -> str:
+    """Return a table of all tried settings, for each model from the best to the worst.
+
+    Args:
+        rows: the tries.
+        chosen: whether every model has its setting; else a sentence says that the search goes on.
+    """
     lines = []
     for name, tried in by_model(rows, TASK.models).items():
         for rank, row in enumerate(sorted(tried, key=validation_of), start=1):
             lines.append((name, rank, setting(row), f"{100 * row['validation']:.2f}"))
     if not lines:
         return NOT_RUN
-    return table(("model", "rank", "setting", "error in validation (%)"), lines)
+    found = table(("model", "rank", "setting", "error in validation (%)"), lines)
+    return found if chosen else f"{UNFINISHED}\n\n{found}"
 
 
 def setting(row: Row) -> str:

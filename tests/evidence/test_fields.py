@@ -145,7 +145,7 @@ def test_a_claim_is_positive_where_itnet_errs_less():
 
 def test_the_page_shows_settings_from_the_best_to_the_worst():
     rows = [started("fno") | {"validation": error} for error in (0.2, 0.1)]
-    shown = page.tries(rows)
+    shown = page.tries(rows, chosen=True)
     assert shown.index("10.00") < shown.index("20.00")
     assert "fno | 1 | rate 0.01, depth 4, norm none, modes 8, padding 0.0" in shown
 

@@ -259,12 +259,18 @@ def test_pictures_are_read_as_in_training(mode, turned, tmp_path):
         assert torch.equal(found, expected), facts
 
 
-def test_arrays_of_an_estimator_are_stretched():
+def test_arrays_of_an_estimator_are_stretched(tmp_path):
     """Its training stretched them, though its facts have a source, as those of files."""
     facts = {"mean": [0.5], "std": [0.25], "source": {"path": "X", "pixels": "bytes"}}
     processor = FredholmImageProcessor.from_fredholm(picture_model(1, facts))
     assert processor.fit == "stretch"
     assert processor(np.zeros((9, 5), np.uint8))["pixel_values"].shape == (1, 1, 8, 12)
+
+    # A command that reads a picture file for this model stretches it too.
+    file = tmp_path / "a.png"
+    Image.fromarray(np.arange(45, dtype=np.uint8).reshape(9, 5)).save(file)
+    read = (read_as_trained(file, facts, 1, (8, 12)) - 0.5) / 0.25
+    assert torch.equal(processor(Image.open(file))["pixel_values"][0], read)
 
 
 def test_a_processor_of_an_earlier_version_loads(tmp_path):

@@ -17,13 +17,14 @@ from fredholm.integral import Facts, Form, choose
 from fredholm.integral.registry import operator_options, operator_parameters
 from fredholm.integral.strategy import read_strategy
 from fredholm.integral.windowed import first_gain
-from fredholm.kernels import FEATURE_MAPS, Layout, MLPKernel, SoftmaxKernel
+from fredholm.kernels import FEATURE_MAPS, HedgehogFeatures, Layout, MLPKernel, SoftmaxKernel
 from fredholm.linearization import LinearHeads
 from fredholm.models import BODIES, HEADS
 from fredholm.operators import (
     Exact,
     IntegralOperator,
     ITNetOperator,
+    LinearAttention,
     SoftmaxAttention,
     Strategy,
     create_operator,
@@ -86,6 +87,17 @@ def test_reset_parameters_initialises_operators_built_on_meta(name, options):
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("name", ["elu", "t2r", "hedgehog", "performer", "luna"])
+def test_a_reset_keeps_maps_that_were_passed_as_modules():
+    """They may be trained, or shared by several operators."""
+    given = HedgehogFeatures(4, 2)
+    torch.nn.init.normal_(given.weight)
+    before = given.weight.clone()
+    operator = LinearAttention(8, 2, feature_map=given, tied=False)
+    operator.kernel.reset_parameters()
+    assert torch.equal(given.weight, before)
+    assert torch.equal(operator.kernel.key_map.weight, before)
+
+
 def test_the_gain_beside_a_window_is_that_of_the_maps_after_a_reset(name, tied):
     """torch resets all modules, owners first."""
     options = {"feature_map": name, "window": 2, "tied": tied}

@@ -269,6 +269,7 @@ class FeatureAttention(nn.Module):
     Attributes:
         width, heads: e and H.
         feature_map: φ, from (B, H, N, e) to (B, H, N, r).
+        builds_maps: whether the maps were built here, and not passed as a module.
         key_map: ψ, or None for φ.
         floor: the smallest denominator; None for no denominator.
         watch: counts denominators that vanish in training; None where none can.
@@ -279,6 +280,7 @@ class FeatureAttention(nn.Module):
 
     width: int
     heads: int
+    builds_maps: bool
     floor: float | None
     watch: DenominatorWatch | None
     window: int | None
@@ -310,12 +312,13 @@ class FeatureAttention(nn.Module):
             OptionError: an unknown map or option; a window or sinks that the map cannot have.
         """
         self.feature_map = build_feature_map(feature_map, width, heads, **options)
+        self.builds_maps = isinstance(feature_map, str | type)
         self.key_map = None
         if not tied:
             # A named map, or a class of maps, is built again and draws weights of its own. A module
             # is copied, so that both maps begin with the same weights and then learn apart. A
             # function has no weights, and queries and keys share it.
-            if isinstance(feature_map, str | type):
+            if self.builds_maps:
                 self.key_map = build_feature_map(feature_map, width, heads, **options)
             else:
                 self.key_map = copy.deepcopy(self.feature_map)
@@ -336,9 +339,12 @@ class FeatureAttention(nn.Module):
 
     @torch.no_grad()
     def draw_features(self) -> None:
-        """Draw the parameters of the feature maps again, and compute the gain from the new ones."""
+        """Draw the parameters of the feature maps again, and compute the gain from the new ones.
+
+        A map that was passed as a module keeps its own, which may be trained or shared.
+        """
         for feature_map in (self.feature_map, self.key_map):
-            if isinstance(feature_map, FeatureMap):
+            if self.builds_maps and isinstance(feature_map, FeatureMap):
                 feature_map.draw()
         if self.gain is not None:
             first = first_gain(self.feature_map, self._key_map, self.width, self.heads)

@@ -48,9 +48,8 @@ def save_pretrained(model: nn.Module, folder: str | Path, **extra: Any) -> Path:
     extra = {**(getattr(model, "extra", None) or {}), **extra}
     if extra:
         config["extra"] = extra
-    # Before anything is written: extra may hold what JSON cannot. Its numbers as keys become texts,
-    # which sort otherwise, so the checksum is that of the content as it will be read.
-    content = sealed(json.loads(json.dumps(config)))
+    # Before anything is written: extra may hold what JSON cannot.
+    content = sealed(config)
     write_tensors(folder / WEIGHTS, model.state_dict())
     write_json(folder / CONFIG, content)
     return folder

@@ -247,6 +247,13 @@ def test_a_comparison_finds_its_code_from_any_folder(home, tmp_path, monkeypatch
         opened = open_search(source, 0.1, operators="gru", changes=changes, out=out)
         assert opened.state["setting"]["changes"][1:] == changes[1:]
         out.mkdir()
+        # One that an earlier version began has them as they were typed, and is continued.
+        typed = opened.state | {
+            "setting": opened.state["setting"] | {"source": source, "changes": changes}
+        }
+        (out / "choice.json").write_text(json.dumps(typed))
+        again = open_search(source, 0.1, operators="gru", changes=changes, out=out)
+        assert again.state["setting"] == opened.state["setting"]
         (out / "choice.json").write_text(json.dumps(opened.state))
 
     monkeypatch.chdir(tmp_path)

@@ -173,6 +173,9 @@ def _read_state(place: Path, setting: dict[str, Any]) -> dict[str, Any]:
         return state
     refuse_removed(place, [row["operator"] for row in state["finals"]["rows"]])
     before = state["setting"]
+    # Earlier versions stored the source and the changes as they were typed.
+    before["source"] = absolute_source(before["source"])
+    before["changes"] = absolute_overrides(before["changes"])
     source = setting["source"]
     if before.get("files") != setting.get("files"):
         raise DataError(

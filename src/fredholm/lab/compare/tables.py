@@ -12,6 +12,7 @@ from ...errors import DataError, OptionError
 from ...files import replacing, write_json, write_text
 from ..report.comparison import best_first, comparison_page, score
 from ..training.metrics import mean_and_sd
+from ..training.recipe_files import absolute_overrides
 
 RESULTS = "compare.json"
 COLUMNS = (
@@ -35,6 +36,8 @@ def open_results(place: Path, setting: Any) -> Row:
     if not (place / RESULTS).is_file():
         return {"setting": wanted, "tasks": []}
     results = read_results(place)
+    # Earlier versions stored the changes as they were typed.
+    results["setting"]["changes"] = absolute_overrides(results["setting"]["changes"])
     if results["setting"] != wanted:
         raise OptionError(
             f"{place}: expected results of the setting {wanted}, got those of "

@@ -525,7 +525,8 @@ class KeepModel(Callback):
             CheckpointError: the scores before and after the checkpoint would have other units.
         """
         # Earlier versions stored no units. They scored standardised numbers.
-        if self.units is not None and state_dict.get("units") is None:
+        scored = state_dict["best"] is not None
+        if scored and self.units is not None and state_dict.get("units") is None:
             raise CheckpointError(
                 "checkpoint: expected scores in the units of the files, got those of standardised "
                 "numbers, by an earlier version of fredholm, which would be compared with the new "

@@ -276,7 +276,7 @@ def absolute_overrides(overrides: Sequence[str]) -> list[str]:
 
         if value:
             key = ".".join(change.path)
-            text = f"{key}={json.dumps(value)}"
+            text = f"{key}={json.dumps(value, ensure_ascii=False)}"
         result.append(text)
     return result
 

@@ -326,15 +326,18 @@ def read_as_trained(
 ) -> Float[Tensor, "c h w"]:
     """Return one file in [0, 1] for a model that was saved with ``facts``.
 
-    Pictures are cut if those of its training were. The catalogue's are not, but have one size, to
-    which other pictures are stretched.
+    Pictures are cut if those of its training were. Those of the catalogue and those in memory are
+    not: other pictures are stretched to their size. :mod:`fredholm.export` has the same rule.
 
     Raises:
         DataError: no such file, or not a picture.
     """
     form = facts.get("form", "rgb")
-    # Models of earlier versions did not save "fit"; those of files have a "source".
-    cut = form != "rgb" or facts.get("fit") == COVER or facts.get("source")
+    # Models of earlier versions did not save "fit"; those of files have a "source", as those of
+    # pictures in memory have, which save the scale of their "pixels" in it.
+    source = facts.get("source") or {}
+    from_files = bool(source) and "pixels" not in source
+    cut = form != "rgb" or facts.get("fit") == COVER or from_files
     if not cut or size is None:
         return read_plain(file, channels, size)
     image = read_picture(file, size, form)
