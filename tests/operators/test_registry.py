@@ -85,8 +85,6 @@ def test_reset_parameters_initialises_operators_built_on_meta(name, options):
     assert all(x.isfinite().all() for x in operator.state_dict().values())
 
 
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("name", ["elu", "t2r", "hedgehog", "performer", "luna"])
 def test_a_reset_keeps_maps_that_were_passed_as_modules():
     """They may be trained, or shared by several operators."""
     given = HedgehogFeatures(4, 2)
@@ -98,6 +96,8 @@ def test_a_reset_keeps_maps_that_were_passed_as_modules():
     assert torch.equal(operator.kernel.key_map.weight, before)
 
 
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("name", ["elu", "t2r", "hedgehog", "performer", "luna"])
 def test_the_gain_beside_a_window_is_that_of_the_maps_after_a_reset(name, tied):
     """torch resets all modules, owners first."""
     options = {"feature_map": name, "window": 2, "tied": tied}
