@@ -84,7 +84,7 @@ class Registry(Mapping[str, Entry]):
         if known is not None and before is not None and source is not None:
             self._warn_of_other_file(name, before, source)
             if before.content == source.content:
-                # Either of two equal files may change later, and is no other file then.
+                # Either of two equal files may change later without counting as another one.
                 source = source._replace(files=before.files | source.files)
         if self.attribute is not None:
             setattr(entry, self.attribute, name)

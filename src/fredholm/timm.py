@@ -66,7 +66,7 @@ class VisionModel(nn.Module):
         parts: as in :func:`fredholm.models.model_config`: ``encoder``, ``body``, ``head``.
 
     Raises:
-        OptionError: a preset of other data than pictures, or whose blocks are no stack; another
+        OptionError: a preset of other data than pictures, or whose blocks are not a stack; another
             ``global_pool``.
     """
 

@@ -45,8 +45,8 @@ class Setting:
         budget: ``params``; ``flops`` of one sample forward; or ``time``: as many epochs as fit in
             ``minutes``, at the widths of ``params``.
         minutes: of one training, with ``time``.
-        changes: further overrides of every task's recipe. What they ``import`` is imported before
-            the tasks are read.
+        changes: further overrides of every task's recipe. Files that they ``import`` are imported
+            before the tasks are read.
 
     Raises:
         OptionError: an unknown budget, or minutes that do not go with it.

@@ -177,7 +177,7 @@ def import_changes(
         RecipeError: a missing file, or one that fails to import.
         TrustError: one of the sources is a run folder, without ``trust_code``.
     """
-    # The name of a task is no run folder, also where a folder of this name exists.
+    # The name of a task never means a run folder, even where one of this name exists.
     recipes = [source for source in sources if source not in _TASKS]
     import_overrides(recipes, changes, trust_code=trust_code)
 

@@ -333,7 +333,7 @@ def _refuse_untrained(
     task: str | None,
     precision: str | None,
 ) -> None:
-    """Refuse the flags of a training where there are no data, and so no training.
+    """Refuse the flags of a training if there are no data to train on.
 
     Raises:
         OptionError: the first flag that is given.

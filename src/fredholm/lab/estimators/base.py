@@ -454,7 +454,7 @@ class Estimator(BaseEstimator):
 
         Raises:
             NotFittedError: before ``fit``.
-            OptionError: ``random_state`` is a generator, classes are no numbers, words or dates of
+            OptionError: ``random_state`` is a generator, classes are not numbers, words or dates of
                 NumPy, or ``class_weight`` names dates.
             StorageError: the folder cannot be written.
         """
