@@ -6,7 +6,6 @@ This file imports transformers, and is imported by :mod:`fredholm.hf`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,7 +20,17 @@ from transformers.modeling_outputs import ImageClassifierOutput, SequenceClassif
 from ..errors import OptionError, ShapeError
 from ..models import Model, ModelConfig
 from ..models.heads import Offset
-from .pictures import CHANNELS, COVER, FITS, STRETCH, covered, stretched
+from ..pictures import (
+    CHANNELS,
+    COVER,
+    FITS,
+    STRETCH,
+    covered,
+    fit_of,
+    in_shares,
+    stretched,
+    unknown_range,
+)
 
 MODEL_TYPE = "fredholm"
 
@@ -306,7 +315,7 @@ class FredholmImageProcessor(BaseImageProcessor):
             channels,
             facts.get("mean"),
             facts.get("std"),
-            fit=_fit_of(facts),
+            fit=fit_of(facts),
             form=facts.get("form", "rgb"),
         )
 
@@ -357,23 +366,21 @@ class FredholmImageProcessor(BaseImageProcessor):
                 array = array[..., 0]
             image = Image.fromarray(array)
 
+        if (found := unknown_range(image)) is not None:
+            raise OptionError(
+                f"images: expected 8 or 16 bits per channel, got {found}; scale them to 0 to 255 "
+                "and convert them to bytes"
+            )
         size = (self.size["height"], self.size["width"])
         if self.fit == COVER:
-            return covered(image, size, self.form)
+            # Resized, a single pixel would become a uniform area that passes for a picture.
+            if max(image.size) < 2:
+                raise OptionError(
+                    "images: expected pictures of 2 pixels or more, got 1 x 1, often the "
+                    "placeholder of a failed download; replace or remove it"
+                )
+            return in_shares(covered(image, size, self.form))
         return stretched(image, size, self.channels)
-
-
-def _fit_of(facts: Mapping[str, Any]) -> str:
-    """Return how the pictures of a model's training got its size.
-
-    Runs of earlier versions on picture files did not save it. Their facts have a ``source``, as
-    those of estimators do, which stretch arrays and save the scale of their ``pixels`` in it.
-    """
-    source = facts.get("source") or {}
-    from_files = bool(source) and "pixels" not in source
-    if facts.get("fit") == COVER or facts.get("form", "rgb") != "rgb" or from_files:
-        return COVER
-    return STRETCH
 
 
 def _check_reading(channels: int, fit: str, form: str) -> None:

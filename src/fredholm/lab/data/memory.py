@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from ...errors import DataError, OptionError, ShapeError
+from ...pictures import resized
 from .files.collection import TRAIN, VAL, Collection
 from .files.datasets import as_predicted, batches_of, labels_of
 from .files.scaling import channel_scales
 from .files.source import LARGEST_SIDE, Source
 from .kinds.dataset import LabelledDataset
 from .kinds.images import ImagesInMemory, standardised
-from .kinds.picture_files import resized
 from .kinds.texts import TextOptions, encode_rows
 from .samples import times_word
 from .splits import SPLIT_SEED, held_out

@@ -14,11 +14,12 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from ....errors import DataError, OptionError, ShapeError, require
+from ....pictures import COVER, resized
 from ..augment import Augment
 from ..summaries import of_images
 from .dataset import Indices, LabelledDataset, Transform, check_labels, index_tensor
 from .kind import Kind, Page, register_kind
-from .picture_files import COVER, read_picture, resized
+from .picture_files import read_picture
 
 CHANGES = ("crop", "flip", "shift", "area", "color", "randaugment", "erase")
 CHUNK = 1024  # images that are resized at a time

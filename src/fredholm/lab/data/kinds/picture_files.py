@@ -18,19 +18,22 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional
 
 from ....errors import DataError
+from ....pictures import (
+    COVER,
+    covered,
+    fit_of,
+    in_shares,
+    of_bytes,
+    stretched,
+    unknown_range,
+)
 from ....progress import steps
 from ..files.collection import listed
 from ..formats import opened_picture
 
 THREADS = 4
-# White in 16 bits.
-WHOLE = 65_535
-# How a folder's picture becomes a sample, saved with a model: resized until it covers the sample's
-# size, then cut.
-COVER = "cover"
 # The tag of EXIF that says how the camera was held.
 ORIENTATION = 0x0112
 
@@ -63,9 +66,7 @@ def look(file: Path) -> Look:
         check_picture(file)
         with opened_picture(file) as image:
             deep = image.mode.startswith("I")
-            # Refuses pixels whose range is not in the file.
-            if deep or image.mode == "F":
-                of_bytes(image, file)
+            _check_range(image, file)
             found = Look(
                 deep=deep,
                 coarse=not deep and _bits(image, file) > 8,
@@ -175,66 +176,27 @@ def read_picture(
     Raises:
         DataError: the file is missing, truncated, not a picture or a single pixel.
     """
-    from PIL import Image, ImageOps
-
-    deep = form.endswith("16")
-    height, width = size
-
-    def fitted(picture: Any) -> Tensor:
-        result = ImageOps.fit(picture, (width, height), Image.Resampling.BICUBIC)
-        return torch.from_numpy(np.array(result))
-
     with _opened(file) as image:
-        if deep and image.mode.startswith("I"):
-            # Refuses pixels whose range is not in the file.
-            of_bytes(image, file)
-            upright = ImageOps.exif_transpose(image)
-            values = np.asarray(upright).astype(np.float32) / WHOLE
-            # Such pictures are grey and opaque. Bicubic curves may leave the range.
-            grey = fitted(Image.fromarray(values)).clamp(0, 1)
-            colours = grey.expand(3, -1, -1)
-            opacity = torch.ones(form.count("a"), height, width)
-            return torch.cat([colours, opacity])
-
-        # Pillow multiplies colours by their opacity before it resizes.
-        mode = form.removesuffix("16").upper()
-        picture = of_bytes(image, file).convert(mode)
-        pixels = fitted(picture).permute(2, 0, 1)
-    if mode == "RGBA":
-        pixels[:3, pixels[3] == 0] = 0
-    if deep:
-        return pixels.float() / 255
-    return pixels
+        _check_range(image, file)
+        return covered(image, size, form)
 
 
-def of_bytes(image: Any, file: Path | str) -> Any:
-    """Return an opened picture with 8 bits per channel, turned as its camera was held (EXIF's
-    orientation).
+def _check_range(image: Any, file: Path | str) -> None:
+    """Refuse pixels whose range is not in the file.
 
     Raises:
-        DataError: floating-point pixels, or integers beyond 16 bits, whose range is in no file.
+        DataError: floating-point pixels, or integers beyond 16 bits.
     """
-    from PIL import Image, ImageOps
-
-    image = ImageOps.exif_transpose(image)
-    if not image.mode.startswith(("I", "F")):
-        return image
-
-    # Pillow's own conversion would cut off all values above 255. Division by 257, rounded to the
-    # nearest, maps 65,535 to 255.
-    pixels = np.asarray(image)
-    if image.mode == "F" or pixels.min() < 0 or pixels.max() > 65_535:
+    found = unknown_range(image)
+    if found is not None:
         raise DataError(
-            f"{file}: expected 8 or 16 bits per channel, got pixels from {pixels.min():g} to "
-            f"{pixels.max():g} (Pillow's mode {image.mode!r}), whose range is not in the file; "
-            "scale them to 0 to 65,535 and save a PNG of 16 bits"
+            f"{file}: expected 8 or 16 bits per channel, got {found}, whose range is not in the "
+            "file; scale them to 0 to 65,535 and save a PNG of 16 bits"
         )
-    shades = (pixels.astype(np.int64) + 128) // 257
-    return Image.fromarray(shades.astype(np.uint8))
 
 
 def picture_size(file: Path) -> tuple[int, int]:
-    """Return (height, width) of a picture, turned as :func:`of_bytes` turns it, from its header.
+    """Return (height, width) of a picture from its header, turned as its camera was held.
 
     Raises:
         DataError: as :func:`read_picture`, as far as a header tells.
@@ -291,7 +253,8 @@ def decoded(file: Path | str, mode: str, content: bytes | None = None) -> Any:
         DataError: no such file, or not a picture.
     """
     with opened_picture(file, content) as image:
-        return of_bytes(image, file).convert(mode)
+        _check_range(image, file)
+        return of_bytes(image).convert(mode)
 
 
 def moments(
@@ -327,23 +290,14 @@ def read_as_trained(
     """Return one file in [0, 1] for a model that was saved with ``facts``.
 
     Pictures are cut if those of its training were. Those of the catalogue and those in memory are
-    not: other pictures are stretched to their size. :mod:`fredholm.export` has the same rule.
+    not: other pictures are stretched to their size.
 
     Raises:
         DataError: no such file, or not a picture.
     """
-    form = facts.get("form", "rgb")
-    # Models of earlier versions did not save "fit"; those of files have a "source", as those of
-    # pictures in memory have, which save the scale of their "pixels" in it.
-    source = facts.get("source") or {}
-    from_files = bool(source) and "pixels" not in source
-    cut = form != "rgb" or facts.get("fit") == COVER or from_files
-    if not cut or size is None:
+    if size is None or fit_of(facts) != COVER:
         return read_plain(file, channels, size)
-    image = read_picture(file, size, form)
-    if image.is_floating_point():
-        return image
-    return image.float() / 255
+    return in_shares(read_picture(file, size, facts.get("form", "rgb")))
 
 
 def read_plain(
@@ -357,32 +311,6 @@ def read_plain(
     Raises:
         DataError: no such file, or not a picture.
     """
-    mode = "RGB"
-    if channels == 1:
-        mode = "L"
-    shades = np.array(decoded(path, mode))
-    pixels = torch.from_numpy(shades).float().div(255)
-    # Pillow's grey pictures have no axis of channels.
-    if channels == 1:
-        image = pixels[None]
-    else:
-        image = pixels.permute(2, 0, 1)
-    if size is None:
-        return image
-    return resized(image[None], size)[0]
-
-
-def resized(
-    images: Float[Tensor, "n c h w"],
-    size: tuple[int, int],
-) -> Float[Tensor, "n c i j"]:
-    """Return images at another size, antialiased bilinear; those that have it stay as they are."""
-    if tuple(images.shape[-2:]) == tuple(size):
-        return images
-    return functional.interpolate(
-        images,
-        tuple(size),
-        mode="bilinear",
-        antialias=True,
-        align_corners=False,
-    )
+    with opened_picture(path) as image:
+        _check_range(image, path)
+        return stretched(image, size, channels)
