@@ -220,8 +220,9 @@ def test_exact_integrates_separable_kernels():
 @torch.no_grad()
 @pytest.mark.parametrize("backend", ["triton", "checked"])
 @pytest.mark.parametrize("points", [100, 20_000])
-def test_triton_is_demanded_of_any_number_of_points(backend, points):
+def test_triton_is_demanded_of_any_number_of_points(monkeypatch, backend, points):
     """On a processor long sequences come in pieces, which PyTorch's operations alone make."""
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
     operator = LinearAttention(DIM, HEADS, strategy=Linear(backend=backend))
     with pytest.raises(BackendError, match="cannot run linear attention"):
         operator(torch.randn(1, points, DIM), Domain.line(points))
