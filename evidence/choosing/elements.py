@@ -10,11 +10,15 @@ from pathlib import Path
 
 from fredholm.lab.compare import ComparedTask
 
+from ..datasets.copy_memory import guessing
+
 CLASSICAL = ("convolution", "gru", "lstm", "softmax")
 OURS = ("ckconv", "itnet", "itnet_low_rank", "luna", "infsa")
 RATES = (1e-3, 3e-3, 1e-2)
 """Candidates for every operator's learning rate, which is chosen on validation."""
 SEEDS = 5
+DELAY = 30
+"""Steps after which the symbols of *copy* are repeated."""
 
 
 @dataclass(frozen=True)
@@ -116,18 +120,19 @@ ELEMENTS = {
         Element(
             ComparedTask(
                 "copy",
-                "ten symbols repeated after 30 steps, in causal order",
+                f"ten symbols repeated after {DELAY} steps, in causal order",
                 "ckcnn-copy-memory",
                 (
                     *BACKBONE,
                     "model.head.pool=every",
                     "model.encoder.causal=true",
-                    "data.options={delay: 30, train: 2000, val: 200, test: 500}",
+                    f"data.options={{delay: {DELAY}, train: 2000, val: 200, test: 500}}",
                     "training.epochs=20",
                 ),
                 {"ckconv": {"omega": 19.2}},
             ),
-            "ten symbols must be repeated 30 steps later (82.5 is guessing)",
+            f"ten symbols must be repeated {DELAY} steps later ({100 * guessing(DELAY):.1f} is "
+            "guessing)",
             "accuracy of all points (%)",
         ),
         Element(

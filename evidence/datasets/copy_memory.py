@@ -59,6 +59,16 @@ def copy_memory(indices: Tensor, delay: int, *keys: int) -> tuple[Tensor, Tensor
     return inputs[..., None].float(), targets
 
 
+def guessing(delay: int) -> float:
+    """Return the accuracy of all points where the symbols are guessed and the zeros are known.
+
+    Example:
+        >>> guessing(30)
+        0.825
+    """
+    return 1 - MEMORY / (delay + 2 * MEMORY) * (1 - 1 / SYMBOLS)
+
+
 def create(request: Request) -> SequenceDataset:
     """Return the data set of a request; the inputs of a batch are made when it is read."""
     options = request.options
