@@ -1,13 +1,14 @@
 """Models from a field to a field on the same grid, (S, 1, n, m) to (S, 1, n, m).
 
-- ``itnet``: the library's operator with one head, whose kernel is a matrix per pair of points.
+- ``itnet``: the library's operator with one head, whose kernel is a matrix per pair of points; a
+  mean over the points within a radius.
 - ``softmax``: the library's attention.
 - ``gno``: neuraloperator's ``GNOBlock``, an ancestor of ITNet: a network of two positions within a
   radius, with one number per channel.
 - ``fno``: neuraloperator's ``FNO``.
 
-The first three have the same residual blocks of an interaction and a network per point, and receive
-Fourier features of the positions. FNO appends positions by itself. A field's values lie at the
+The first three have the same residual blocks of an interaction and a network per point, receive
+Fourier features of the positions, and interact within a radius. FNO appends positions by itself. A field's values lie at the
 nodes i / n of its grid, not at the centres of cells.
 
 References: Li et al. 2020 (graph neural operators); Li et al. 2021 (Fourier neural operators).
@@ -15,6 +16,8 @@ References: Li et al. 2020 (graph neural operators); Li et al. 2021 (Fourier neu
 
 from __future__ import annotations
 
+import math
+from functools import cache
 from typing import Any
 
 import torch
@@ -41,6 +44,10 @@ POSITIONS = ("query_position", "key_position", "relative", "distance")
 """Inputs of ITNet's kernel without features."""
 WIDE = "fno, wide"
 """FNO with more parameters than the other models."""
+DIAGONAL = math.sqrt(2)
+"""A radius beyond which every point sees all others."""
+SPARSE = 0.25
+"""A part of all pairs below which ITNet is faster with edges than with a mask."""
 POSITIONS_ALONE, BOTH_ENDS = "positions", "both ends"
 """What ITNet's kernel reads: positions alone, or also the features of both ends."""
 
@@ -59,6 +66,35 @@ def nodes(*extents: int) -> Tensor:
     """
     axes = [torch.arange(extent) / extent for extent in extents]
     return torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).flatten(0, 1)
+
+
+@cache
+def neighbourhoods(extents: tuple[int, ...], radius: float, *, edges: bool) -> Domain:
+    """Return the nodes of a grid, of which each sees those within a radius.
+
+    Every row of pairs has weights of one sum, so that an operator takes a mean over the neighbours.
+
+    Args:
+        extents: of the grid.
+        radius: in the unit square.
+        edges: whether few pairs are edges instead of a mask.
+    """
+    # The cached domain is also used in training, wherever it is made.
+    with torch.inference_mode(False):
+        positions = nodes(*extents)
+        if radius > DIAGONAL:
+            return Domain.points(positions, measure="uniform")
+        near = torch.cdist(positions, positions) <= radius
+        target, source = near.nonzero(as_tuple=True)
+        return Domain.graph(
+            torch.stack([source, target]),
+            len(positions),
+            positions=positions,
+            self_loops=False,
+            edge_weight=1 / near.sum(1)[target],
+            sparse=edges and len(target) < SPARSE * near.numel(),
+            measure="counting",
+        )
 
 
 class GraphOperator(nn.Module):
@@ -119,6 +155,9 @@ class FieldModel(nn.Module):
 
     def __init__(self, row: Row, dim: int):
         super().__init__()
+        # The interaction of GNO searches its neighbours by itself.
+        self.radius = 2 * DIAGONAL if row["variant"] == "gno" else row["radius"]
+        self.edges = row["variant"] == "itnet"
         frequencies, sigma = FEATURES
         if row["variant"] == "softmax":
             # It has no kernel of positions: its settings are those of the features.
@@ -136,9 +175,9 @@ class FieldModel(nn.Module):
         self.readout = network(dim, 2 * dim, 1)
 
     def forward(self, fields: Tensor) -> Tensor:
-        extents = fields.shape[2:]
-        positions = nodes(*extents).to(fields)
-        domain = Domain.points(positions, measure="uniform")
+        extents = tuple(fields.shape[2:])
+        domain = neighbourhoods(extents, self.radius, edges=self.edges)
+        positions = domain.positions
         places = torch.cat([positions, self.fourier(positions)], -1)
         values = fields.flatten(2).mT
         h = self.embed(torch.cat([values, places.expand(len(values), -1, -1)], -1))

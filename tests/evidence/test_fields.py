@@ -50,13 +50,20 @@ def test_models_have_their_size_and_read_finer_grids(name):
 
 @pytest.mark.parametrize("name", darcy.TASK.models)
 def test_every_start_lies_on_its_ladders(name):
-    row = started(name)
-    for knob in darcy.KNOBS:
-        ladder = darcy.LADDERS[name].get(knob)
-        if ladder is None:
-            assert row[knob] is None
-        else:
-            assert row[knob] in ladder
+    for start in darcy.TASK.settings[name]:
+        row = darcy.TASK.row_of(name, start)
+        for knob in darcy.KNOBS:
+            assert row[knob] in darcy.LADDERS[name].get(knob, (None,))
+
+
+@pytest.mark.parametrize("radius", [0.3, 0.6, 1.6])
+@pytest.mark.parametrize("edges", [False, True])
+def test_points_within_a_radius_have_the_weights_of_a_mean(radius, edges):
+    domain = models.neighbourhoods((4, 4), radius, edges=edges)
+    near = torch.cdist(models.nodes(4, 4), models.nodes(4, 4)) <= radius
+    problem = models.interaction(started("itnet"), 6).problem(torch.randn(1, 16, 6), domain)
+    weights = problem.quadrature.weights().expand(1, 1, 16, 16)
+    assert_close(weights[0, 0], near / near.sum(1, keepdim=True))
 
 
 def test_itnet_without_features_reads_positions_alone():
