@@ -67,7 +67,10 @@ LOOKS = (
     "no radius at first: 29 of their settings had been tried with all points, the best of which were behind those of "
     "*gno* and *fno* in validation, when they got one, as *gno* has. No seed of the tables had been run then."
 )
-UNFINISHED = "The search is not finished, so nothing follows from these errors yet: the models have different numbers of tries."
+UNFINISHED = (
+    "The search of the models without a row in the table of equal steps is not finished, so nothing follows from these "
+    "errors yet: the models have different numbers of tries."
+)
 NOT_MEASURED = "The mean pressure field of training is not measured yet."
 
 
@@ -77,6 +80,7 @@ def page() -> str:
     found: dict[str, Any] = load(FILE) or {"primary": primary_texts(CLAIMS)}
     part = found.get("darcy", {})
     runs = results()
+    searched = {row["variant"] for row in runs[EQUAL_STEPS]} == set(TASK.models)
     machine = ""
     if "machine" in found:
         machine = f" {machine_line(found['machine'])}"
@@ -93,7 +97,7 @@ def page() -> str:
         seeds=listed(SEEDS),
         looks=LOOKS,
         ladders=ladders(),
-        ends=f"{at_ladder_ends(TASK, runs[EQUAL_STEPS])} " if runs[EQUAL_STEPS] else "",
+        ends=f"{at_ladder_ends(TASK, runs[EQUAL_STEPS])} " if searched else "",
         steps=STEPS,
         batch=BATCH,
         clip=CLIP,
@@ -102,7 +106,7 @@ def page() -> str:
         slowest=slowest(part.get("paces", [])),
         machine=machine,
         equal_time=scores(runs[EQUAL_TIME]),
-        tried=tries(part.get("tuning", []), chosen=bool(runs[EQUAL_STEPS])),
+        tried=tries(part.get("tuning", []), chosen=searched),
         claims=claims_tables(CLAIMS, runs, found),
     )
 
