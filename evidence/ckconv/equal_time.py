@@ -6,6 +6,7 @@ and the same minutes of training.
 
 from __future__ import annotations
 
+from ..datasets.copy_memory import guessing
 from ..kit.grid import Section, run_sections, section_table, sections
 from ..kit.page import RESULTS, load, spread, table
 from ..kit.subject import Options
@@ -74,12 +75,10 @@ def section() -> str:
             chosen = f"`{rows[0]['overrides'][-1]}`"
             lines.append((one.title, variant, score, len(rows), size, epochs, chosen))
     heads = "task", "model", "on the test split", "seeds", "parameters", "epochs", "chosen"
-    # All points are blanks except ten symbols of eight kinds, of which one in eight is guessed.
-    guess = 100 * (1 - 10 * 7 / 8 / (LENGTH + 20))
     return (
         f"Every model was trained for {MINUTES} minutes of wall-clock time, including validation, at each of two rates; the table "
         f"gives the epochs of both. {command}. A model that knows all blanks and guesses the ten symbols reaches "
-        f"{guess:.3f}%.\n\n{table(heads, lines)}\n"
+        f"{100 * guessing(LENGTH):.3f}%.\n\n{table(heads, lines)}\n"
     )
 
 

@@ -63,7 +63,7 @@ OURS = {"rate": 3e-3, "depth": 2, "norm": "layer"}
 ITNET = OURS | {"sigma": 1.0, "frequencies": 8, "reads": BOTH_ENDS}
 SOFTMAX = OURS | {"sigma": 1.0, "frequencies": 8}
 # The radius of ITNet and of softmax became a knob on 30 November 2026, after 29 of their settings
-# had been tried with all points and before any run of the tables.
+# had been tried with all points. GNO's first seed was being run; no seed had been read.
 EVERYWHERE, NEAR = {"radius": 1.6}, {"radius": 0.4}
 STARTS = {
     "itnet": (ITNET | EVERYWHERE, ITNET | NEAR),

@@ -8,8 +8,8 @@
 - ``fno``: neuraloperator's ``FNO``.
 
 The first three have the same residual blocks of an interaction and a network per point, receive
-Fourier features of the positions, and interact within a radius. FNO appends positions by itself. A field's values lie at the
-nodes i / n of its grid, not at the centres of cells.
+Fourier features of the positions, and interact within a radius. FNO appends positions by itself. A
+field's values lie at the nodes i / n of its grid, not at the centres of cells.
 
 References: Li et al. 2020 (graph neural operators); Li et al. 2021 (Fourier neural operators).
 """
@@ -47,7 +47,8 @@ WIDE = "fno, wide"
 DIAGONAL = math.sqrt(2)
 """A radius beyond which every point sees all others."""
 SPARSE = 0.25
-"""A part of all pairs below which ITNet is faster with edges than with a mask."""
+"""The part of all pairs below which edges are made for ITNet, which takes longer per edge than per
+pair of a mask."""
 POSITIONS_ALONE, BOTH_ENDS = "positions", "both ends"
 """What ITNet's kernel reads: positions alone, or also the features of both ends."""
 
@@ -72,12 +73,12 @@ def nodes(*extents: int) -> Tensor:
 def neighbourhoods(extents: tuple[int, ...], radius: float, *, edges: bool) -> Domain:
     """Return the nodes of a grid, of which each sees those within a radius.
 
-    Every row of pairs has weights of one sum, so that an operator takes a mean over the neighbours.
+    The weights of a point's neighbours add up to one, so that the integral is a mean over them.
 
     Args:
         extents: of the grid.
         radius: in the unit square.
-        edges: whether few pairs are edges instead of a mask.
+        edges: whether the pairs are edges instead of a mask where they are few.
     """
     # The cached domain is also used in training, wherever it is made.
     with torch.inference_mode(False):
@@ -155,8 +156,8 @@ class FieldModel(nn.Module):
 
     def __init__(self, row: Row, dim: int):
         super().__init__()
-        # The interaction of GNO searches its neighbours by itself.
-        self.radius = 2 * DIAGONAL if row["variant"] == "gno" else row["radius"]
+        # GNO reads the domain's positions alone, and searches the neighbours by itself.
+        self.radius = row["radius"]
         self.edges = row["variant"] == "itnet"
         frequencies, sigma = FEATURES
         if row["variant"] == "softmax":

@@ -64,8 +64,8 @@ The difference is the other model's error minus ITNet's, in points. It is positi
 LOOKS = (
     "Before, FNO had been trained once for 600 steps, with an error of 10.4% in validation, and steps of "
     "ITNet with one and with four heads had been timed: one head takes a quarter of the time. *itnet* and *softmax* had "
-    "no radius at first: 29 of their settings had been tried with all points, the best of which were behind those of "
-    "*gno* and *fno* in validation, when they got one, as *gno* has. No seed of the tables had been run then."
+    "no radius at first. The best of 29 settings were behind those of *gno* and *fno* in validation, and then both got a "
+    "radius, as *gno* has. The first seed of *gno*'s table was being run at that time, and no result of the tables had been read."
 )
 UNFINISHED = (
     "The search of the models without a row in the table of equal steps is not finished, so nothing follows from these "
