@@ -104,6 +104,26 @@ def test_tiles_do_not_change_the_result(name, monkeypatch):
     assert_equal(operator, u, window, window.dense())
 
 
+def test_itnet_computes_the_term_of_displacements_once_for_samples_that_share_a_cloud(monkeypatch):
+    operator = operator_of("itnet")
+    domain = Domain.points(positions(2, 40), neighbours=4)
+    kernel = type(operator.kernel)
+    table = kernel.table
+    counts = []
+
+    def note(self, displacements):
+        counts.append(len(displacements))
+        return table(self, displacements)
+
+    monkeypatch.setattr(kernel, "table", note)
+    totals = []
+    for samples in (1, 3):
+        counts.clear()
+        operator(signal(samples, 40), domain)
+        totals.append(sum(counts))
+    assert totals[0] == totals[1] >= domain.pairs.count
+
+
 @pytest.mark.parametrize("name", LOCAL)
 def test_exact_computes_tiles_within_its_memory(name, monkeypatch):
     """The budget of the strategy is read where the domain is sparse, too."""

@@ -73,6 +73,7 @@ def _work(kernel: SplitHidden, problem: Problem, memory: int | None) -> Work:
     single = at_least_single(p.uy.dtype)
     no_displacement = p.x.new_zeros(1, p.x.shape[-1])
     shifted = kernel.table(no_displacement) is not None
+    shared_positions = len(p.x) == 1 and len(p.y) == 1
     heads = {name: terms[name].shape[1] for name in ENDS if name in terms}
     rows = Rows.of(_gathered(p, terms, shifted))
 
@@ -93,6 +94,7 @@ def _work(kernel: SplitHidden, problem: Problem, memory: int | None) -> Work:
                 weights,
                 heads,
                 shifted,
+                shared_positions,
                 single,
             )
             function = find_activation(terms["activation"]).function
@@ -177,6 +179,7 @@ def _first_layer(
     weights: Weights,
     heads: dict[str, int],
     shifted: bool,
+    shared_positions: bool,
     dtype: torch.dtype,
 ) -> Tensor:
     """Return the arguments of the first activation, (R, 1 | H, b, k, w)."""
@@ -205,10 +208,16 @@ def _first_layer(
             total = total + product @ scale.mT[:, None]
     if shifted:
         away = tile.displacements()
+        samples = 1
+        if shared_positions:
+            # The term depends on positions alone: once for all samples of the tile.
+            samples = tile.part.samples
+            away = away.unflatten(0, (samples, -1))[0]
         table = kernel.table(away.flatten(0, 2))
         # ``shifted`` says that the layer has a displacement term.
         assert table is not None
         by_pair = table.to(dtype).mT
         by_pair = by_pair.unflatten(1, away.shape[:3])
-        total = total + by_pair.transpose(0, 1)
+        by_sample = total.unflatten(0, (samples, -1)) + by_pair.transpose(0, 1)
+        total = by_sample.flatten(0, 1)
     return total

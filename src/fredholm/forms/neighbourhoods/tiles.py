@@ -37,6 +37,8 @@ class Group(NamedTuple):
         edge: the edge of each key, (R, k), or None without edges.
         seen: the keys that each query of a block reaches, (b, k), or None for all.
         full: every slot is known to hold a key.
+        samples: how many samples share the problems, which are there once for each sample, all of
+            one sample after all of the one before.
     """
 
     sample: Int[Tensor, " r"]
@@ -47,6 +49,7 @@ class Group(NamedTuple):
     edge: Int[Tensor, "r k"] | None = None
     seen: Bool[Tensor, "b k"] | None = None
     full: bool = False
+    samples: int = 1
 
 
 class Partition(NamedTuple):
@@ -157,7 +160,9 @@ def _edge_groups(
         row = tile.rows - sample * edges.queries
 
         # Samples share the graph: the tile once for each of them.
+        shared_by = 1
         if edges.batch == 1 and samples > 1:
+            shared_by = samples
             each = torch.arange(samples, device=row.device)
             sample = each.repeat_interleave(len(row))
             row = row.repeat(samples)
@@ -173,6 +178,7 @@ def _edge_groups(
             place,
             edge,
             full=tile.full,
+            samples=shared_by,
         )
 
 
