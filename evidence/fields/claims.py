@@ -1,4 +1,5 @@
-"""The claims about fields, all named on 29 November 2026, before the first recorded run.
+"""The claims about fields, named on 29 November 2026, before the first recorded run, and those
+about a graph operator of values on 30 November, before its first run.
 
 ITNet's kernel generalises that of a graph neural operator: a matrix instead of a number per channel,
 and features of both ends beside the positions.
@@ -11,7 +12,7 @@ from ..kit.contest import EQUAL_STEPS, EQUAL_TIME
 from ..kit.page import load
 from ..kit.statistics import Rows, paired
 from ..kit.task import BUDGETS
-from .models import WIDE
+from .models import GNO_OF_VALUES, WIDE
 
 FILE = "fields.json"
 TRAINED = 16
@@ -21,6 +22,7 @@ CONSTANT = "mean pressure"
 """The control without training."""
 TITLES = {
     "gno": "a graph neural operator",
+    GNO_OF_VALUES: "a graph neural operator of positions and values",
     "fno": "a Fourier neural operator",
     WIDE: "a Fourier neural operator with ten times the parameters",
     "softmax": "softmax attention",
@@ -69,4 +71,8 @@ CLAIMS = [
     claim("fno", 16, EQUAL_TIME),
     claim("softmax", 16, EQUAL_TIME),
     claim("gno", 32, EQUAL_TIME),
+    claim(GNO_OF_VALUES, 16),
+    claim(GNO_OF_VALUES, 32),
+    claim(GNO_OF_VALUES, 16, EQUAL_TIME),
+    claim(GNO_OF_VALUES, 32, EQUAL_TIME),
 ]

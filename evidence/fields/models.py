@@ -5,9 +5,10 @@
 - ``softmax``: the library's attention.
 - ``gno``: neuraloperator's ``GNOBlock``, an ancestor of ITNet: a network of two positions within a
   radius, with one number per channel.
+- ``gno, values``: the same block, whose network also reads the features of the point that is seen.
 - ``fno``: neuraloperator's ``FNO``.
 
-The first three have the same residual blocks of an interaction and a network per point, receive
+The first four have the same residual blocks of an interaction and a network per point, receive
 Fourier features of the positions, and interact within a radius. FNO appends positions by itself. A
 field's values lie at the nodes i / n of its grid, not at the centres of cells.
 
@@ -36,6 +37,8 @@ KERNEL_WIDTH = 12
 """Hidden units of the kernels of ITNet."""
 GNO_WIDTH = 32
 """Hidden units of the kernels of GNO."""
+GNO_OF_VALUES = "gno, values"
+"""GNO with a kernel of positions and values."""
 SOFTMAX_HEADS = 4
 FEATURES = (8, 1.0)
 """Frequencies and bandwidth of the Fourier features at a point, for models with a kernel of their
@@ -110,6 +113,10 @@ class GraphOperator(nn.Module):
         levels = row["levels"]
         # Sines and cosines of two coordinates at either end.
         inputs = 8 * levels
+        transform_type = "linear"
+        if row["variant"] == GNO_OF_VALUES:
+            inputs += dim
+            transform_type = "nonlinear"
         self.residual = nn.Linear(dim, dim)
         self.block = gno.GNOBlock(
             dim,
@@ -117,6 +124,7 @@ class GraphOperator(nn.Module):
             2,
             row["radius"],
             reduction="mean",
+            transform_type=transform_type,
             pos_embedding_type="nerf",
             pos_embedding_channels=levels,
             channel_mlp_layers=[inputs, GNO_WIDTH, dim],
@@ -132,7 +140,7 @@ class GraphOperator(nn.Module):
 def interaction(row: Row, dim: int) -> nn.Module:
     """Return the interaction of a block: a module of features and their domain."""
     name = row["variant"]
-    if name == "gno":
+    if name in ("gno", GNO_OF_VALUES):
         return GraphOperator(row, dim)
     if name == "softmax":
         return create_operator(name, dim, SOFTMAX_HEADS)

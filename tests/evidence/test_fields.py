@@ -71,6 +71,20 @@ def test_itnet_without_features_reads_positions_alone():
     assert models.interaction(row, 8).kernel.groups == models.POSITIONS
 
 
+@pytest.mark.parametrize(("name", "linear"), [("gno", True), (models.GNO_OF_VALUES, False)])
+def test_a_graph_operator_of_values_is_not_linear_in_the_field(name, linear):
+    if not models.available():
+        pytest.skip("neuraloperator is not installed")
+    operator = models.interaction(started(name), 8)
+    domain = models.neighbourhoods((4, 4), 0.4, edges=False)
+    u = torch.randn(1, 16, 8)
+    zero = operator(0 * u, domain)
+    same = torch.allclose(
+        operator(2 * u, domain) - zero, 2 * (operator(u, domain) - zero), atol=1e-5
+    )
+    assert same == linear
+
+
 def test_a_complex_parameter_counts_twice():
     module = torch.nn.Linear(2, 3, dtype=torch.complex64)
     assert parameters(module) == 18
