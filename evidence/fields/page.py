@@ -51,6 +51,12 @@ Every model is trained for as long as the slowest one needs for {tried_steps} st
 
 {equal_time}
 
+## What ITNet's setting rests on
+
+Errors in validation after {tried_steps} steps, with seed 0, of the chosen setting and of those that differ from it in one number or word.
+
+{one_change}
+
 ## Tried settings
 
 {tried}
@@ -109,6 +115,7 @@ def page() -> str:
         slowest=slowest(part.get("paces", [])),
         machine=machine,
         equal_time=scores(runs[EQUAL_TIME]),
+        one_change=one_change(part.get("tuning", []), "itnet"),
         tried=tries(part.get("tuning", []), chosen=searched),
         claims=claims_tables(CLAIMS, runs, found),
     )
@@ -160,6 +167,21 @@ def tries(rows: list[Row], *, chosen: bool) -> str:
         return NOT_RUN
     found = table(("model", "rank", "setting", "error in validation (%)"), lines)
     return found if chosen else f"{UNFINISHED}\n\n{found}"
+
+
+def one_change(rows: list[Row], name: str) -> str:
+    """Return a table of a model's best setting and of the tried ones that differ in one knob."""
+    tried = sorted((row for row in rows if row["variant"] == name), key=validation_of)
+    if not tried:
+        return NOT_RUN
+    best = tried[0]
+    lines = []
+    for row in tried:
+        changes = [f"{knob} {row[knob]}" for knob in KNOBS if row[knob] != best[knob]]
+        if len(changes) <= 1:
+            change = changes[0] if changes else f"none: {setting(best)}"
+            lines.append((change, f"{100 * row['validation']:.2f}"))
+    return table(("change", "error in validation (%)"), lines)
 
 
 def setting(row: Row) -> str:

@@ -171,6 +171,16 @@ def test_the_page_shows_settings_from_the_best_to_the_worst():
     assert "fno | 1 | rate 0.01, depth 4, norm none, modes 8, padding 0.0" in shown
 
 
+def test_settings_with_one_change_are_shown_beside_the_best():
+    best = started("itnet") | {"validation": 0.1}
+    near = best | {"reads": models.POSITIONS_ALONE, "validation": 0.2}
+    far = near | {"depth": 6, "validation": 0.3}
+    shown = page.one_change([far, near, best, started("fno") | {"validation": 0.05}], "itnet")
+    lines = shown.splitlines()[2:]
+    assert [line.split(" | ")[-1] for line in lines] == ["10.00 |", "20.00 |"]
+    assert lines[1].startswith("| reads positions |")
+
+
 class Twice(torch.nn.Module):
     def forward(self, fields):
         return 2 * fields
