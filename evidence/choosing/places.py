@@ -61,8 +61,8 @@ CANVASES = "canvases: All canvases: {}"
 PLACES = (
     Place(
         "itnet",
-        "Fourier operators, on Darcy's flow (equal steps)",
-        "attention with displacements, on gravity",
+        "FNO, on Darcy's flow (equal steps)",
+        "attention with displacements",
         "On pressures in random media, trained at 16 × 16, with settings searched for every model, it is ahead of neuraloperator's "
         "Fourier neural operator of its size at equal steps, also at 32 × 32, never used in training. That it is ahead of the graph neural operator is not decided. "
         "On bodies under gravity, at equal steps, it is ahead of softmax attention with absolute positions; that it is ahead of an "
