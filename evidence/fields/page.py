@@ -51,7 +51,7 @@ Every model is trained for as long as the slowest one needs for {tried_steps} st
 
 {equal_time}
 
-## What ITNet's setting rests on
+## ITNet's setting with one change
 
 Errors in validation after {tried_steps} steps, with seed 0, of the chosen setting and of those that differ from it in one number or word.
 
