@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..claims.rows import judged, with_limits
 from ..fields.claims import TITLES
@@ -17,6 +17,24 @@ N = 1_024
 """Number of points of the compared times."""
 
 
+class Words(NamedTuple):
+    """Sentences about an operator.
+
+    Attributes:
+        concluded: what a claim with a conclusion says.
+        open: what is seen in the runs and not concluded.
+    """
+
+    concluded: str = ""
+    open: str = ""
+
+    def __str__(self) -> str:
+        parts = [self.concluded]
+        if self.open:
+            parts.append(f"*Open:* {self.open}")
+        return " ".join(filter(None, parts))
+
+
 @dataclass(frozen=True)
 class Place:
     """Strength and weakness of an operator in words.
@@ -24,10 +42,10 @@ class Place:
     Attributes:
         operator: its name in the page.
         ahead, behind: strength and weakness in a few words, for the README.
-        best: its strength, in sentences.
+        best: its strength.
         shown: the claims of results pages (``"SET: TEXT"``) that support it; the first supports
             ``ahead``.
-        loses: its weakness, in sentences.
+        loses: its weakness.
         lost: the claims that show it; the first shows ``behind``.
         timed: its name in the file of times; empty if it was not timed.
     """
@@ -35,9 +53,9 @@ class Place:
     operator: str
     ahead: str
     behind: str
-    best: str
+    best: Words
     shown: tuple[str, ...]
-    loses: str
+    loses: Words
     lost: tuple[str, ...]
     timed: str = ""
 
@@ -61,14 +79,18 @@ CANVASES = "canvases: All canvases: {}"
 PLACES = (
     Place(
         "itnet",
-        "FNO, on Darcy's flow (equal steps)",
+        "FNO of its size (Darcy, equal steps)",
         "attention with displacements",
-        "On pressures in random media, trained at 16 × 16, with settings searched for every model, it is ahead of neuraloperator's "
-        "Fourier neural operator of its size at equal steps, also at 32 × 32, never used in training. That it is ahead of the graph neural operator is not decided. "
-        "On bodies under gravity, at equal steps, it is ahead of softmax attention with absolute positions; that it is ahead of an "
-        "interaction network in rollouts is not decided. On forces between 8 charges, with a kernel that was searched for "
-        "them (the other models were not searched), it is ahead of attention with displacements and of an "
-        "interaction network.",
+        Words(
+            "On pressures in random media, trained at 16 × 16, it is ahead of neuraloperator's "
+            "Fourier neural operator of its size at equal steps, also at 32 × 32, never used in "
+            "training. More settings of it were tried, and it takes several times as long.",
+            "There it is also ahead of graph neural operators and of softmax attention. On bodies "
+            "under gravity, at equal steps, it is ahead of softmax attention with absolute "
+            "positions and, in rollouts, of an interaction network. On forces between 8 charges, "
+            "with a kernel that was searched for them (the other models were not searched), it is "
+            "ahead of attention with displacements and of an interaction network.",
+        ),
         (
             FIELDS.format("16 × 16", EQUAL_STEPS, TITLES["fno"]),
             FIELDS.format("16 × 16", EQUAL_STEPS, TITLES["gno"]),
@@ -82,10 +104,15 @@ PLACES = (
             AGAIN.format(8, "", ATTENTION),
             AGAIN.format(8, "", NETWORK),
         ),
-        "On Darcy's flow a step takes several times as long as the Fourier operator's, and they were not compared at equal time. On charges, EGNN, whose forces turn with the system, has much smaller errors, and the first kernel, with "
-        "absolute positions, lost to all models that it was meant to beat. On 8 bodies EGNN is ahead, under gravity "
-        "attention with displacements too, and at equal time an interaction network. (With 12 and 20 bodies under gravity, never seen in training, EGNN's mean "
-        "error is larger than ITNet's.)",
+        Words(
+            "On 8 bodies under gravity attention with displacements and EGNN are ahead in single "
+            "steps. On charges its first kernel, with absolute positions, is behind an interaction "
+            "network.",
+            "On charges EGNN, whose forces turn with the system, has much smaller errors. Under "
+            "gravity attention with displacements is ahead in rollouts too, and at equal time an "
+            "interaction network. (With 12 and 20 bodies, never seen in training, EGNN's mean "
+            "error is larger than ITNet's.)",
+        ),
         (
             GRAVITY.format(STEP, EQUAL_STEPS, ATTENTION),
             AGAIN.format(8, "", "EGNN"),
@@ -101,28 +128,42 @@ PLACES = (
         "itnet_low_rank",
         "Performer, on digits",
         "its higher ranks",
-        "ITNet's kernel for many points. On handwritten digits it is ahead of Performer and of softmax "
-        "attention of its size, each at the better of two or three rates, at an end of those tried. On the "
-        "digits of another recipe (*by data*, below) it is level with softmax.",
+        Words(
+            open="ITNet's kernel for many points. On handwritten digits it is ahead of Performer "
+            "and of softmax attention of its size, each at the best of two or three rates; its own "
+            "is the largest that was tried. On the digits of another recipe (*by data*, below) it "
+            "is level with softmax.",
+        ),
         (LOW_RANK.format("performer"), LOW_RANK.format("softmax")),
-        "Accuracy grows with the rank (16 against 2 a head), so a low rank costs some of it.",
+        Words(
+            open="Accuracy grows with the rank (16 against 2 a head), so a low rank costs some of "
+            "it.",
+        ),
         ("itnet: Accuracy grows with the rank",),
         "itnet_low_rank",
     ),
     Place(
         "ckconv",
-        "recurrences, for bits at exact lags",
-        "MiniROCKET, on bursts",
-        "Bits at an exact lag in irregular times, a task made for a convolution; series at half the rate of "
-        "training with the same weights (on PLAID; on JapaneseVowels a TCN that reads them interpolated "
-        "is as good).",
+        "recurrences, at exact lags",
+        "GRU-D or MiniROCKET, on bursts",
+        Words(
+            "Bits at an exact lag in irregular times, a task made for a convolution. GRU-D and a "
+            "neural CDE do little better than to guess there.",
+            "A TCN on a grid is its best rival there, and is behind. Series at half the rate of "
+            "training with the same weights: on PLAID it is ahead; on JapaneseVowels a TCN that "
+            "reads them interpolated is as good.",
+        ),
         (
             IRREGULAR.format("Lags", EQUAL_TIME, "the best of GRU-D and a neural CDE"),
             IRREGULAR.format("Lags", EQUAL_STEPS, OTHERS),
+            IRREGULAR.format("Lags", EQUAL_TIME, "a TCN on a grid"),
             RATE.format("PLAID", "1 → 1/2"),
         ),
-        "Bursts of samples at irregular times: GRU-D and MiniROCKET are ahead on JapaneseVowels and on PLAID. Twice the rate of "
-        "training, and most samples lost (both on PLAID); permuted pixels.",
+        Words(
+            "Bursts of samples at irregular times: the best of GRU-D, a neural CDE and MiniROCKET "
+            "is ahead on JapaneseVowels and on PLAID.",
+            "Twice the rate of training, and most samples lost (both on PLAID); permuted pixels.",
+        ),
         (
             IRREGULAR.format("JapaneseVowels", EQUAL_STEPS, OTHERS),
             IRREGULAR.format("PLAID", EQUAL_STEPS, OTHERS),
@@ -135,18 +176,23 @@ PLACES = (
     ),
     Place(
         "luna",
-        "Hedgehog, on hidden words",
+        "Hedgehog (512 tokens, equal steps)",
         "`linear_attention`, in time",
-        "Hidden words in texts of 512 tokens, at equal steps: it is ahead of Hedgehog. At 8,192 tokens no "
-        "difference from softmax was found, which takes much longer there.",
+        Words(
+            "Hidden words in texts of 512 tokens: at equal steps it is ahead of Hedgehog.",
+            "At 8,192 tokens no difference was found from softmax, which takes much longer there.",
+        ),
         (
             HIDDEN.format("512", EQUAL_STEPS, "Hedgehog"),
             HIDDEN.format("8,192", EQUAL_STEPS, "softmax"),
             "lra-image: Image: LUNA above softmax, a convolution beside both",
         ),
-        "Linear attention with elu + 1 takes less time. At equal steps no difference from it was found; at equal time elu + 1 is "
-        "ahead, and no difference from Hedgehog was found at 512 tokens; on longer texts Hedgehog has the higher accuracy. On bytes of text "
-        "(128 of each) one seed of softmax is ahead.",
+        Words(
+            open="Linear attention with elu + 1 takes less time: it is ahead at equal time, and no "
+            "difference from it was found at equal steps. At equal time no difference from "
+            "Hedgehog was found at 512 tokens, and on longer texts Hedgehog is ahead. On bytes of "
+            "text (128 of each) one seed of softmax is ahead.",
+        ),
         (
             HIDDEN.format("512", EQUAL_TIME, "elu + 1"),
             HIDDEN.format("512", EQUAL_STEPS, "elu + 1"),
@@ -160,10 +206,12 @@ PLACES = (
         "infsa",
         "not decided",
         "not decided",
-        "An article of clothing among fragments of others, on canvases of 42 × 42 pixels (36 patches). That "
-        "it is ahead of softmax is not decided.",
+        Words(
+            open="An article of clothing among fragments of others, on canvases of 42 × 42 pixels "
+            "(36 patches): it is ahead of softmax.",
+        ),
         (CANVASES.format("pure InfSA is more accurate than softmax"),),
-        "That its attention maps find the object better than softmax's is not shown.",
+        Words(open="Its attention maps do not find the object better than softmax's."),
         (CANVASES.format("ROC-AUC: pure above softmax"),),
         "infsa",
     ),
@@ -171,10 +219,15 @@ PLACES = (
         "linear_infsa",
         "not decided",
         "softmax, by LeRF",
-        "A step at many tokens takes little time. Its accuracy was compared only at 36 patches, where "
-        "no difference from softmax was found.",
+        Words(
+            open="A step at many tokens takes little time. Its accuracy was compared only at 36 "
+            "patches, where no difference from softmax was found.",
+        ),
         (CANVASES.format("linear InfSA is more accurate than softmax"),),
-        "By LeRF its attention maps are less faithful than softmax's, by MoRF no difference was found.",
+        Words(
+            open="By LeRF its attention maps are less faithful than softmax's, by MoRF no "
+            "difference was found.",
+        ),
         (
             CANVASES.format("LeRF: linear above softmax"),
             CANVASES.format("MoRF: linear above softmax"),
@@ -185,10 +238,15 @@ PLACES = (
         "evolution",
         "one set of weights serves 4 to 16 steps",
         "2 layers beat 2 steps",
-        "One set of weights for 4 to 16 time steps. On pictures of clothes it costs little beside a separate encoder of 4 layers, and is ahead of those of 8 and 16 "
-        "layers, which have two and four times as many parameters. Those are weak rivals: they are worse than the "
-        "encoder of 4 layers. The same weights trained with 8 or 16 steps alone have a higher accuracy than those trained with 2 to 16; the cost is below "
-        "a point, but not significantly so at 16. On sentences, for which 2 layers suffice, 2 and 16 steps cost little beside 4.",
+        Words(
+            "One set of weights for several numbers of time steps. On pictures of clothes it costs "
+            "little, or nothing, beside separate encoders of 4, 8 and 16 layers. (Those of 8 and 16 "
+            "have two and four times as many parameters and are weak rivals: they are worse than "
+            "that of 4.) On sentences, for which 2 layers suffice, 2 and 16 steps cost little "
+            "beside 4.",
+            "The same weights trained with 8 or 16 steps alone are more accurate by less than a "
+            "point.",
+        ),
         (
             DEPTHS.format(4),
             DEPTHS.format(8),
@@ -198,8 +256,11 @@ PLACES = (
             PLATEAU.format("Sentences", 2, "pre-norm"),
             PLATEAU.format("Sentences", 16, "pre-norm"),
         ),
-        "On pictures 2 steps are behind an encoder of 2 layers. Strang splitting, which evaluates attention four times per step, is "
-        "behind Lie splitting at as many evaluations; at as many steps nothing was found.",
+        Words(
+            "Strang splitting, which evaluates attention four times per step and the network "
+            "twice, is behind Lie splitting at 8 evaluations of attention.",
+            "On pictures 2 steps are behind an encoder of 2 layers.",
+        ),
         (
             DEPTHS.format(2),
             "evolution: Pictures, 8 evaluations of attention: Strang, 2 steps, is ahead of Lie, 8 steps",
@@ -209,12 +270,16 @@ PLACES = (
 )
 
 
+def concluded(name: str) -> bool:
+    """Return whether a claim (``"SET: TEXT"``) has a conclusion."""
+    return judged()[name].verdict in (REPRODUCED, CONTRADICTED)
+
+
 def in_few_words(place: Place) -> tuple[str, str]:
     """Return ``ahead`` and ``behind``, in italics unless their first claim is a conclusion."""
     words = []
     for text, claims in ((place.ahead, place.shown), (place.behind, place.lost)):
-        concluded = judged()[claims[0]].verdict in (REPRODUCED, CONTRADICTED)
-        words.append(text if concluded else f"*{text}*")
+        words.append(text if concluded(claims[0]) else f"*{text}*")
     ahead, behind = words
     return ahead, behind
 

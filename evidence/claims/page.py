@@ -19,7 +19,7 @@ from ..kit.claims import (
     UNTESTABLE,
 )
 from ..kit.page import table
-from .rows import Row, answer, papers, with_limits
+from .rows import LATE, Row, answer, papers, with_limits
 
 OPEN_VERDICTS = (NOT_RUN, FEW_SEEDS, UNDECIDED, EXPLORED, NO_TEST)
 VERDICTS = (REPRODUCED, CONTRADICTED, *OPEN_VERDICTS, UNTESTABLE)
@@ -73,8 +73,8 @@ the first seeds of an untuned look among theirs.)
 Times have no ±: a median is followed in brackets by half the interquartile range.
 
 Some pages have two rounds of runs (InfSA, the Arena, the continuous transformer). Their primary claims are those of the second round and were named before it; the first round is exploratory.
-The primary claims of CKConv's page, those about images on ITNet's, and those about conversions of several tasks were named after the runs that are committed today: they are claims that the
-papers state first, and their rows say so. All other primary claims were named before their first run.
+The primary claims of CKConv's page, those about images on ITNet's, and those about conversions of several tasks were named after the runs that are committed today, and their rows say so.
+CKConv's are not those that its paper states first: permuted pixels, the first task of its abstract, are not among them. All other primary claims were named before their first run.
 
 ## Every claim of the five papers
 
@@ -82,16 +82,20 @@ Each row is a claim, with the paper's number, ours, and the verdict by the rule 
 
 - Exploratory claims are open, whatever their number.
 - Deterministic numbers, such as an error against a definition or an order of convergence, need no test: the claim is *reproduced* if all its
-  numbers satisfy the bound that it states, and *contradicted* if one does not. A claim that a test of the suite checks, on examples, is reproduced. A number that is extrapolated
+  numbers satisfy the bound in brackets behind them, and *contradicted* if one does not. A claim that a test of the suite checks, on examples, is reproduced. A number that is extrapolated
   decides nothing.
+- Where the paper's words have a number (*faster*: 1; *13 times*: 13), the bound is that number. All other bounds are ours: an exponent of at most 1.1 counts as linear, and a measured order of at least
+  0.9 as first order. They are one-sided, so smaller exponents and higher orders satisfy them too.
 - Times and their ratios are medians on one CPU and vary a little: their verdict says on which side of the bound they lie here, and nothing about a GPU.
-  The bound is that of the row's own words: 1 if it says *faster*, 13 if it says *13 times*.
 - Rows *beyond the paper* are claims of ours: *reproduced* means that they hold here.
 - Our data, sizes and machine are those of the linked pages, not the papers', so a verdict is about the setting here. Our times are those of a CPU, the papers'
   those of GPUs.
 - *Hours* is a rough estimate of the time on two cores that would decide the row with five seeds, at the size of the command in the same row, if there is one.
+- A row that is not run and has no command needs a configuration that is not written. It has no number, and nothing is concluded from it.
 
 {counts}
+
+{late}
 
 {tables}
 
@@ -133,16 +137,37 @@ def paper_table(rows: list[Row]) -> str:
 
 
 def count_table(answers: dict[str, list[Row]]) -> str:
-    """Return a table that counts the verdicts of each paper and of all."""
+    """Return a table that counts the verdicts of each paper, of all, and of three kinds of claims."""
+    every = [row for rows in answers.values() for row in rows]
+    papers_own = [row for row in every if not row.beyond]
+    groups = {PAGES[name]: rows for name, rows in answers.items()}
+    groups["all"] = every
+    groups["of all, the papers' own: computed, timed or tested"] = [
+        row for row in papers_own if row.computed
+    ]
+    groups["of all, the papers' own: trained models"] = [
+        row for row in papers_own if not row.computed
+    ]
+    groups["of all, beyond the papers"] = [row for row in every if row.beyond]
+
     lines = []
-    total: Counter[str] = Counter()
-    for name, rows in answers.items():
+    for name, rows in groups.items():
         verdicts = Counter(row.verdict for row in rows)
-        lines.append((PAGES[name], len(rows), *(verdicts[verdict] for verdict in VERDICTS)))
-        total += verdicts
-    claims = sum(len(rows) for rows in answers.values())
-    lines.append(("all", claims, *(total[verdict] for verdict in VERDICTS)))
+        lines.append((name, len(rows), *(verdicts[verdict] for verdict in VERDICTS)))
     return table(("pages", "claims", *VERDICTS), lines)
+
+
+def late_sentence(answers: dict[str, list[Row]]) -> str:
+    """Say how many conclusions about the papers' trained models were named after their runs."""
+    rows = [row for rows in answers.values() for row in rows]
+    trained = [row for row in rows if not row.beyond and not row.computed]
+    counts = []
+    for word in (REPRODUCED, CONTRADICTED):
+        concluded = [row for row in trained if row.verdict == word]
+        late = sum(LATE in row.limits for row in concluded)
+        counts.append(f"{len(concluded)} ({late} of them named after their runs)")
+    reproduced, contradicted = counts
+    return f"Of the papers' own claims about trained models, *reproduced* are {reproduced}, and *contradicted* {contradicted}."
 
 
 def page() -> str:
@@ -160,5 +185,6 @@ def page() -> str:
         collapse=COLLAPSE,
         seeds={5: "five"}.get(SEEDS, SEEDS),
         counts=count_table(answers),
+        late=late_sentence(answers),
         tables="\n\n".join(parts),
     )

@@ -52,6 +52,10 @@ FILE = Path(__file__).with_name("claims.yaml")
 NUMBER = ".3g"
 """Format of a number whose claim does not have ``digits``."""
 
+LATE = "named after the runs"
+BEYOND = "beyond the paper"
+"""Place of a claim that is ours, not the paper's."""
+
 Entry = dict[str, Any]
 """A claim as ``claims.yaml`` has it."""
 
@@ -66,7 +70,7 @@ class Row:
         seeds: number of seeds of the result; 0 if nothing was trained.
         verdict: one of the verdicts of :mod:`evidence.kit.claims`.
         samples: number of test samples of its test; 0 for a test over the seeds alone.
-        limits: what a conclusion from trained runs does not say; see :attr:`JudgedClaim.limits`.
+        limits: what the verdict does not say; see :attr:`JudgedClaim.limits`.
     """
 
     entry: Entry
@@ -75,6 +79,18 @@ class Row:
     verdict: str
     samples: int = 0
     limits: str = ""
+
+    @property
+    def beyond(self) -> bool:
+        """Whether the claim is ours, not the paper's."""
+        return self.entry["where"] == BEYOND
+
+    @property
+    def computed(self) -> bool:
+        """Whether a computation, a measured time or a test decides the claim, not trained runs."""
+        if {"test", "refuted"} & set(self.entry):
+            return True
+        return "result" in self.entry and not self.entry.get("trained", False)
 
 
 class ClaimSet(NamedTuple):
@@ -119,20 +135,18 @@ class JudgedClaim(NamedTuple):
 
     @property
     def limits(self) -> str:
-        """The limits of a conclusion: a test over seeds alone, a claim named after its runs."""
-        if self.verdict not in (REPRODUCED, CONTRADICTED):
-            return ""
-        found = self.result.found
+        """The limits of a verdict: a conclusion over seeds alone, a claim named after its runs."""
         parts = []
-        if tested_over(found) == "seeds alone":
+        concluded = self.verdict in (REPRODUCED, CONTRADICTED)
+        if concluded and tested_over(self.result.found) == "seeds alone":
             parts.append("over seeds alone")
-        if self.late:
-            parts.append("named after the runs")
+        if self.late and self.verdict != NOT_RUN:
+            parts.append(LATE)
         return ", ".join(parts)
 
 
 def with_limits(verdict: str, limits: str) -> str:
-    """Return a verdict, followed by the limits of its conclusion if it has any.
+    """Return a verdict, followed by its limits if it has any.
 
     Example:
         >>> with_limits("reproduced", "over seeds alone"), with_limits("reproduced", "")
@@ -284,7 +298,8 @@ def answer(entry: Entry) -> Row:
     if values and entry.get("trained", False):
         row = Row(entry, _text(entry, values), len(values), _openness(entry, values))
     elif values:
-        row = Row(entry, _text(entry, values), 0, _by_bound(entry, values))
+        here = f"{_text(entry, values)}{_bound(entry)}"
+        row = Row(entry, here, 0, _by_bound(entry, values))
 
     if "drawn" in entry:
         row = replace(row, here=f"[drawn]({entry['drawn']})", verdict=NO_TEST)
@@ -347,6 +362,21 @@ def _text(entry: Entry, values: list[float]) -> str:
     if len(values) == 1:
         return text
     return f"{text} ± {format(scale * statistics.stdev(values), style)}"
+
+
+def _bound(entry: Entry) -> str:
+    """Return the bound of computed numbers in brackets.
+
+    Example:
+        >>> _bound({"most": 1.1}), _bound({"least": 40960, "scale": 1 / 1024}), _bound({})
+        (' (at most 1.1)', ' (at least 40)', '')
+    """
+    scale = entry.get("scale", 1)
+    if "least" in entry:
+        return f" (at least {scale * entry['least']:,g})"
+    if "most" in entry:
+        return f" (at most {scale * entry['most']:,g})"
+    return ""
 
 
 def _by_bound(entry: Entry, values: list[float]) -> str:

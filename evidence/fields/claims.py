@@ -7,6 +7,9 @@ and features of both ends beside the positions.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from statistics import fmean
+
 from ..kit.claims import Claim, Sample, means
 from ..kit.contest import EQUAL_STEPS, EQUAL_TIME
 from ..kit.page import load
@@ -34,15 +37,39 @@ def metric(resolution: int) -> str:
     return f"error {resolution}"
 
 
+TRIED = "tried settings"
+"""Key of the tries among the results of :func:`results`."""
+
+
 def results() -> dict[str, Rows]:
-    """Return the runs by budget."""
-    runs = (load(FILE) or {}).get("darcy", {}).get("runs", [])
-    return {budget: [row for row in runs if row["budget"] == budget] for budget in BUDGETS}
+    """Return the runs by budget, and the tried settings."""
+    found = (load(FILE) or {}).get("darcy", {})
+    runs = found.get("runs", [])
+    by_budget = {budget: [row for row in runs if row["budget"] == budget] for budget in BUDGETS}
+    return by_budget | {TRIED: found.get("tuning", [])}
 
 
 def ahead(budget: str, other: str, resolution: int) -> Sample:
     """Return a sample: another model's error minus that of ITNet, per seed."""
     return lambda found: paired(found[budget], other, "itnet", metric(resolution))
+
+
+def beside(budget: str, other: str, resolution: int) -> Callable[[dict[str, Rows]], str]:
+    """Return a function that prints ITNet's and another model's error, cost and number of tries."""
+    errors = means(budget, "itnet", other, metric(resolution))
+
+    def shown(found: dict[str, Rows]) -> str:
+        parts = []
+        for name in ("itnet", other):
+            seconds = [row["seconds"] for row in found[budget] if row["variant"] == name]
+            tries = sum(row["variant"] == name for row in found[TRIED])
+            if not seconds:
+                return ""
+            parts.append((f"{fmean(seconds):.0f}", f"{tries}"))
+        seconds, tries = (" and ".join(pair) for pair in zip(*parts))
+        return f"{errors(found)}; CPU seconds {seconds}; settings tried {tries}"
+
+    return shown
 
 
 def claim(
@@ -53,8 +80,8 @@ def claim(
     if resolution != TRAINED:
         grid += ", not used in training"
     text = f"Darcy's flow, {grid}, {budget}: ITNet is ahead of {TITLES[other]}"
-    shown = means(budget, "itnet", other, metric(resolution))
     sample = ahead(budget, other, resolution)
+    shown = beside(budget, other, resolution)
     return Claim(text, "no number", sample, primary=primary, shown=shown)
 
 

@@ -63,7 +63,7 @@ Errors in validation after {tried_steps} steps, with seed 0, of the chosen setti
 
 ## Claims
 
-The difference is the other model's error minus ITNet's, in points. It is positive where ITNet is better. Behind it stand both errors, ITNet's first.
+The difference is the other model's error minus ITNet's, in points. It is positive where ITNet is better. Behind it stand errors, cost and the number of tried settings of both, ITNet's first.
 
 {claims}
 """

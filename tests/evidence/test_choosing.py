@@ -9,6 +9,7 @@ import pytest
 from evidence.__main__ import main
 from evidence.choosing import contest, decide
 from evidence.choosing.elements import CLASSICAL, ELEMENTS, OURS, RATES, ROWS, SEEDS
+from evidence.choosing.places import PLACES, concluded
 from evidence.kit.subject import Options
 
 from fredholm.training import load_recipe
@@ -145,3 +146,11 @@ def test_every_name_of_the_contest_is_registered():
     assert set(CLASSICAL) - {"softmax"} <= set(list_baselines())
     assert {"softmax", *OURS} <= set(list_operators())
     assert replace(ELEMENT, without=("gru",)).operators.count("gru") == 0
+
+
+def test_sentences_are_conclusions_only_where_a_claim_has_one():
+    for place in PLACES:
+        for words, claims in ((place.best, place.shown), (place.loses, place.lost)):
+            verdicts = [concluded(name) for name in claims]
+            assert bool(words.concluded) == any(verdicts), place.operator
+            assert bool(words.open) or all(verdicts), place.operator

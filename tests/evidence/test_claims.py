@@ -19,6 +19,7 @@ from evidence.kit.claims import (
     NO_TEST,
     NOT_RUN,
     REPRODUCED,
+    UNDECIDED,
     UNTESTABLE,
     Claim,
     judge,
@@ -87,8 +88,11 @@ def test_a_verdict_says_whether_its_claim_was_named_after_the_runs():
     (judged,) = judge([claim], [0.1, 0.11, 0.12, 0.1, 0.11])
     assert rows.JudgedClaim(judged, 5, late=True).limits == "over seeds alone, named after the runs"
     assert rows.JudgedClaim(judged, 5, late=False).limits == "over seeds alone"
-    open_one = judged._replace(verdict=NOT_RUN)
-    assert rows.JudgedClaim(open_one, 0, late=True).limits == ""
+    not_run = judged._replace(verdict=NOT_RUN)
+    assert rows.JudgedClaim(not_run, 0, late=True).limits == ""
+    undecided = judged._replace(verdict=UNDECIDED)
+    assert rows.JudgedClaim(undecided, 5, late=True).limits == "named after the runs"
+    assert rows.JudgedClaim(undecided, 5, late=False).limits == ""
 
     entry = {"claim": "a", "where": "Table 1", "paper": "1"}
     row = rows.Row(entry, "+1", 5, REPRODUCED, limits="over seeds alone")
@@ -168,10 +172,10 @@ def test_an_unmatched_path_is_an_error(monkeypatch):
 @pytest.mark.parametrize(
     ("more", "here", "verdict"),
     [
-        ({"most": 4.0}, "4", REPRODUCED),
-        ({"most": 3.9}, "4", CONTRADICTED),
-        ({"least": 2.0}, "2", REPRODUCED),
-        ({"least": 2.1}, "2", CONTRADICTED),
+        ({"most": 4.0}, "4 (at most 4)", REPRODUCED),
+        ({"most": 3.9}, "4 (at most 3.9)", CONTRADICTED),
+        ({"least": 2.0}, "2 (at least 2)", REPRODUCED),
+        ({"least": 2.1}, "2 (at least 2.1)", CONTRADICTED),
         ({"trained": True, "digits": 1}, "3.0 ± 1.4", FEW_SEEDS),
     ],
 )

@@ -72,6 +72,16 @@ def test_vit_layers_equal_an_evolution(options):
         assert_close(to_encoder(evolution)(tokens), theirs)
 
 
+def test_the_papers_steps_end_on_s1_and_layers_of_the_published_vit_do_not():
+    """A step of (16) to (21) ends on S1, where all tokens have one deviation."""
+    model = vit()
+    tokens = model.embeddings(torch.randn(3, 3, 4, 4, dtype=torch.float64)).detach()
+    post_norm = nn.TransformerEncoderLayer(D, 2, 16, dropout=0.0, batch_first=True).double()
+    for layer, same in ((post_norm, True), (model.layers[0], False)):
+        deviations = layer(tokens).std(-1)
+        assert (deviations.max() < 1.01 * deviations.min()) == same
+
+
 @pytest.mark.parametrize("options", [{}, {"hidden_act": "relu"}])
 @pytest.mark.parametrize("scheme", ["lie", "relaxed"])
 def test_padded_bert_layers_equal_an_evolution(options, scheme):
