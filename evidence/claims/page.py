@@ -19,7 +19,7 @@ from ..kit.claims import (
     UNTESTABLE,
 )
 from ..kit.page import table
-from .rows import LATE, Row, answer, papers, with_limits
+from .rows import Row, answer, papers, with_limits
 
 OPEN_VERDICTS = (NOT_RUN, FEW_SEEDS, UNDECIDED, EXPLORED, NO_TEST)
 VERDICTS = (REPRODUCED, CONTRADICTED, *OPEN_VERDICTS, UNTESTABLE)
@@ -34,7 +34,7 @@ TEXT = """# How claims are judged
 
 <!-- Written by `python -m evidence page claims` from evidence/claims/claims.yaml and the files of evidence/results; edit those, not this page. -->
 
-A page of results has at most {most} **primary** claims. Most were named before the runs that judge them; which were not is said below and on their pages.
+A page of results has at most {most} **primary** claims, which were named before the runs that judge them.
 All others are exploratory: their numbers are shown, and nothing is concluded from them.
 
 A claim is a number per seed: the difference of two variants over the seeds that both have, or a score. It is tested against its bound
@@ -73,8 +73,8 @@ the first seeds of an untuned look among theirs.)
 Times have no ±: a median is followed in brackets by half the interquartile range.
 
 Some pages have two rounds of runs (InfSA, the Arena, the continuous transformer). Their primary claims are those of the second round and were named before it; the first round is exploratory.
-The primary claims of CKConv's page, those about images on ITNet's, and those about conversions of several tasks were named after the runs that are committed today, and their rows say so.
-CKConv's are not those that its paper states first: permuted pixels, the first task of its abstract, are not among them. All other primary claims were named before their first run.
+Claims that were named after their runs are exploratory. These are all on CKConv's page, those about images on ITNet's, and all about conversions but the test of equivalence. (Until 1 December
+2026 some of them were primary, with a remark: four were *reproduced*.) All primary claims were named before their first run.
 
 ## Every claim of the five papers
 
@@ -94,8 +94,6 @@ Each row is a claim, with the paper's number, ours, and the verdict by the rule 
 - A row that is not run and has no command needs a configuration that is not written. It has no number, and nothing is concluded from it.
 
 {counts}
-
-{late}
 
 {tables}
 
@@ -157,19 +155,6 @@ def count_table(answers: dict[str, list[Row]]) -> str:
     return table(("pages", "claims", *VERDICTS), lines)
 
 
-def late_sentence(answers: dict[str, list[Row]]) -> str:
-    """Say how many conclusions about the papers' trained models were named after their runs."""
-    rows = [row for rows in answers.values() for row in rows]
-    trained = [row for row in rows if not row.beyond and not row.computed]
-    counts = []
-    for word in (REPRODUCED, CONTRADICTED):
-        concluded = [row for row in trained if row.verdict == word]
-        late = sum(LATE in row.limits for row in concluded)
-        counts.append(f"{len(concluded)} ({late} of them named after their runs)")
-    reproduced, contradicted = counts
-    return f"Of the papers' own claims about trained models, *reproduced* are {reproduced}, and *contradicted* {contradicted}."
-
-
 def page() -> str:
     """Return the text of the page."""
     answers: dict[str, list[Row]] = {}
@@ -185,6 +170,5 @@ def page() -> str:
         collapse=COLLAPSE,
         seeds={5: "five"}.get(SEEDS, SEEDS),
         counts=count_table(answers),
-        late=late_sentence(answers),
         tables="\n\n".join(parts),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -40,7 +40,6 @@ from ..kit.claims import (
 from ..kit.grid import sections
 from ..kit.page import load
 from ..kit.statistics import summarise
-from ..linearize import equivalence
 from ..linearize import page as linearize
 from ..lra import image as lra_image
 from ..lra import rows as lra
@@ -52,7 +51,6 @@ FILE = Path(__file__).with_name("claims.yaml")
 NUMBER = ".3g"
 """Format of a number whose claim does not have ``digits``."""
 
-LATE = "named after the runs"
 BEYOND = "beyond the paper"
 """Place of a claim that is ours, not the paper's."""
 
@@ -101,28 +99,19 @@ class ClaimSet(NamedTuple):
         name: of the set, with which entries refer to it.
         claims: of the set.
         results: argument of the claims' functions.
-        before: texts of the primary claims that were named before their runs; None for all.
     """
 
     page: str
     name: str
     claims: list[Claim]
     results: Any
-    before: Sequence[str] | None = None
-
-    def late(self, claim: Claim) -> bool:
-        """Return whether a primary claim was named after its runs."""
-        return claim.primary and self.before is not None and claim.text not in self.before
 
 
 class JudgedClaim(NamedTuple):
-    """A claim of a results page after :func:`judge`, the number of its seeds, and whether it was
-    named after its runs.
-    """
+    """A claim of a results page after :func:`judge`, and the number of its seeds."""
 
     result: Judged
     seeds: int
-    late: bool
 
     @property
     def verdict(self) -> str:
@@ -135,14 +124,11 @@ class JudgedClaim(NamedTuple):
 
     @property
     def limits(self) -> str:
-        """The limits of a verdict: a conclusion over seeds alone, a claim named after its runs."""
-        parts = []
+        """What a conclusion does not say: whether it also holds for other test samples."""
         concluded = self.verdict in (REPRODUCED, CONTRADICTED)
         if concluded and tested_over(self.result.found) == "seeds alone":
-            parts.append("over seeds alone")
-        if self.late and self.verdict != NOT_RUN:
-            parts.append(LATE)
-        return ", ".join(parts)
+            return "over seeds alone"
+        return ""
 
 
 def with_limits(verdict: str, limits: str) -> str:
@@ -181,17 +167,17 @@ def judged() -> dict[str, JudgedClaim]:
             seeds = 0
             if one.claim.sample:
                 seeds = len(one.claim.sample(known.results))
-            found[f"{name}: {one.claim.text}"] = JudgedClaim(one, seeds, known.late(one.claim))
+            found[f"{name}: {one.claim.text}"] = JudgedClaim(one, seeds)
     return found
 
 
 def _sets() -> Iterator[ClaimSet]:
     """Yield the sets of claims of all results pages."""
-    yield ClaimSet("itnet", "itnet", itnet.CLAIMS, itnet_results(), itnet.NAMED_BEFORE)
+    yield ClaimSet("itnet", "itnet", itnet.CLAIMS, itnet_results())
     yield ClaimSet("physics", "physics", physics.CLAIMS, physics.results())
     yield ClaimSet("motion", "motion", motion.CLAIMS, motion.results())
     yield ClaimSet("fields", "fields", fields.CLAIMS, fields.results())
-    yield ClaimSet("ckconv", "ckconv", ckconv.CLAIMS, ckconv_results(), before=())
+    yield ClaimSet("ckconv", "ckconv", ckconv.CLAIMS, ckconv_results())
     yield ClaimSet("irregular", "irregular", irregular.CLAIMS, irregular.results())
 
     found = {"runs": load("infsa.json")["runs"], "speed": load("infsa-speed.json") or {}}
@@ -207,12 +193,10 @@ def _sets() -> Iterator[ClaimSet]:
     yield ClaimSet(page, "layers", layers.CLAIMS, sections(layers.FILE))
     yield ClaimSet("evolution", "evolution", evolution.CLAIMS, sections(evolution.FILE))
 
-    before = load(equivalence.FILE)["primary"]
-    yield ClaimSet("conversions", "linearize", linearize.CLAIMS, linearize.results(), before)
+    yield ClaimSet("conversions", "linearize", linearize.CLAIMS, linearize.results())
     yield ClaimSet("luna-encoders", "luna-encoders", encoders.CLAIMS, encoders.results())
     yield ClaimSet("lra", "lra", lra.CLAIMS, load(lra.TABLE.file)["runs"])
-    before = load(lra_image.FILE)["primary"]
-    yield ClaimSet("lra", "lra-image", lra_image.CLAIMS, sections(lra_image.FILE), before)
+    yield ClaimSet("lra", "lra-image", lra_image.CLAIMS, sections(lra_image.FILE))
 
 
 def numbers(result: dict[str, Any]) -> list[float]:

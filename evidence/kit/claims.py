@@ -257,12 +257,15 @@ def primary_texts(claims: Iterable[Claim]) -> tuple[str, ...]:
 
 
 def named(claims: Sequence[Claim], before: Sequence[str] | None) -> str:
-    """Say which primary claims were named before the runs.
+    """Say whether a page has primary claims, which are those named before their runs.
 
     Args:
         claims: of the page.
-        before: texts of the primary claims in the file of results; None if it is older than the
-            rule.
+        before: texts of the primary claims in the file of results; None if the file is older than
+            this record.
+
+    Raises:
+        ValueError: a primary claim was named after the runs.
 
     Example:
         >>> named([Claim("a", sample=list, primary=True)], ["a"])
@@ -270,11 +273,14 @@ def named(claims: Sequence[Claim], before: Sequence[str] | None) -> str:
     """
     if not any(claim.primary for claim in claims):
         return "These runs are exploratory: none of their claims is primary."
-    if before is None:
-        return "The primary claims were named after the runs shown here, before any later ones."
-    late = [claim.text for claim in claims if claim.primary and claim.text not in before]
+    late = []
+    if before is not None:
+        late = [text for text in primary_texts(claims) if text not in before]
     if late:
-        return f"Named after the runs: {'; '.join(late)}."
+        raise ValueError(
+            f"primary claims: expected those named before the runs, got {'; '.join(late)}, named "
+            "after them; explore these"
+        )
     return "The primary claims were named before the runs."
 
 

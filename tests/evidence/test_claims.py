@@ -77,22 +77,12 @@ def test_primary_claims_of_a_page_are_judged_together(monkeypatch):
     rows.judged.cache_clear()
 
 
-def test_a_verdict_says_whether_its_claim_was_named_after_the_runs():
+def test_a_conclusion_says_whether_it_is_over_seeds_alone():
     claim = Claim("a", sample=list, primary=True)
-    assert not rows.ClaimSet("page", "set", [claim], {}).late(claim)
-    assert not rows.ClaimSet("page", "set", [claim], {}, before=("a",)).late(claim)
-    late = rows.ClaimSet("page", "set", [claim], {}, before=("b",))
-    assert late.late(claim)
-    assert not late.late(Claim("exploratory", sample=list))
-
     (judged,) = judge([claim], [0.1, 0.11, 0.12, 0.1, 0.11])
-    assert rows.JudgedClaim(judged, 5, late=True).limits == "over seeds alone, named after the runs"
-    assert rows.JudgedClaim(judged, 5, late=False).limits == "over seeds alone"
-    not_run = judged._replace(verdict=NOT_RUN)
-    assert rows.JudgedClaim(not_run, 0, late=True).limits == ""
+    assert rows.JudgedClaim(judged, 5).limits == "over seeds alone"
     undecided = judged._replace(verdict=UNDECIDED)
-    assert rows.JudgedClaim(undecided, 5, late=True).limits == "named after the runs"
-    assert rows.JudgedClaim(undecided, 5, late=False).limits == ""
+    assert rows.JudgedClaim(undecided, 5).limits == ""
 
     entry = {"claim": "a", "where": "Table 1", "paper": "1"}
     row = rows.Row(entry, "+1", 5, REPRODUCED, limits="over seeds alone")

@@ -247,13 +247,15 @@ def test_exploratory_and_untestable_claims_have_no_p():
             Claim("c", **wrong)
 
 
-def test_claims_named_after_the_runs_are_listed():
+def test_claims_named_after_the_runs_are_not_primary():
     claims = [claim(0.1), Claim("d", sample=lambda found: [0.2], primary=True), Claim("e")]
     assert named(claims, ["c", "d"]) == "The primary claims were named before the runs."
-    assert named(claims, ["c"]) == "Named after the runs: d."
-    assert "named after the runs" in named(claims, None)
+    assert named(claims, None) == "The primary claims were named before the runs."
     assert "none of their claims is primary" in named([Claim("e", sample=list)], None)
-    assert named(claims, ["c"]) in claims_section(claims, {}, {"primary": ["c"]})
+    with pytest.raises(ValueError, match="got d, named after them; explore these"):
+        named(claims, ["c"])
+    with pytest.raises(ValueError, match="got d, named after them"):
+        claims_section(claims, {}, {"primary": ["c"]})
     # A claim without runs was named before them.
     claims[1] = Claim("d", sample=lambda found: [], primary=True)
     assert "named before the runs" in claims_section(claims, {}, {"primary": ["c"]})
