@@ -42,21 +42,19 @@ class Place:
     Attributes:
         operator: its name in the page.
         ahead, behind: strength and weakness in a few words, for the README.
-        best: its strength.
-        shown: the claims of results pages (``"SET: TEXT"``) that support it; the first supports
-            ``ahead``.
-        loses: its weakness.
-        lost: the claims that show it; the first shows ``behind``.
+        strength, weakness: the same in sentences.
+        strength_claims, weakness_claims: the claims of results pages (``"SET: TEXT"``) that these
+            sentences are about; the first is that of ``ahead`` or ``behind``.
         timed: its name in the file of times; empty if it was not timed.
     """
 
     operator: str
     ahead: str
     behind: str
-    best: Words
-    shown: tuple[str, ...]
-    loses: Words
-    lost: tuple[str, ...]
+    strength: Words
+    strength_claims: tuple[str, ...]
+    weakness: Words
+    weakness_claims: tuple[str, ...]
     timed: str = ""
 
 
@@ -80,7 +78,7 @@ PLACES = (
     Place(
         "itnet",
         "FNO of its size (Darcy, equal steps)",
-        "attention with displacements",
+        "relative attention (gravity)",
         Words(
             "On pressures in random media, trained at 16 × 16, it is ahead of neuraloperator's "
             "Fourier neural operator of its size at equal steps, also at 32 × 32, never used in "
@@ -89,7 +87,7 @@ PLACES = (
             "under gravity, at equal steps, it is ahead of softmax attention with absolute "
             "positions and, in rollouts, of an interaction network. On forces between 8 charges, "
             "with a kernel that was searched for them (the other models were not searched), it is "
-            "ahead of attention with displacements and of an interaction network.",
+            "ahead of attention with relative positions and of an interaction network.",
         ),
         (
             FIELDS.format("16 × 16", EQUAL_STEPS, TITLES["fno"]),
@@ -105,13 +103,13 @@ PLACES = (
             AGAIN.format(8, "", NETWORK),
         ),
         Words(
-            "On 8 bodies under gravity attention with displacements and EGNN are ahead in single "
+            "On 8 bodies under gravity attention with relative positions and EGNN are ahead in single "
             "steps. On charges its first kernel, with absolute positions, is behind an interaction "
             "network.",
             "On charges EGNN, whose forces turn with the system, has much smaller errors. Under "
-            "gravity attention with displacements is ahead in rollouts too, and at equal time an "
-            "interaction network. (With 12 and 20 bodies, never seen in training, EGNN's mean "
-            "error is larger than ITNet's.)",
+            "gravity attention with relative positions is ahead in rollouts too, and at equal time an "
+            "interaction network. With 12 charges, never seen in training, an interaction network "
+            "is ahead.",
         ),
         (
             GRAVITY.format(STEP, EQUAL_STEPS, ATTENTION),
@@ -147,8 +145,8 @@ PLACES = (
         "recurrences, at exact lags",
         "GRU-D or MiniROCKET, on bursts",
         Words(
-            "Bits at an exact lag in irregular times, a task made for a convolution. GRU-D and a "
-            "neural CDE do little better than to guess there.",
+            "On bits at exact lags in irregular times, a task made for a convolution, its network "
+            "(CKCNN) is ahead of GRU-D and a neural CDE, which do little better than to guess.",
             "A TCN on a grid is its best rival there, and is behind. Series at half the rate of "
             "training with the same weights: on PLAID it is ahead; on JapaneseVowels a TCN that "
             "reads them interpolated is as good.",
@@ -169,7 +167,7 @@ PLACES = (
             IRREGULAR.format("PLAID", EQUAL_STEPS, OTHERS),
             IRREGULAR.format("PLAID", EQUAL_TIME, "the best of GRU-D and a neural CDE"),
             RATE.format("PLAID", "1/2 → 1"),
-            "ckconv: missing data costs little (PLAID, 70% lost)",
+            "ckconv: missing data costs less than GRUs and TCNs lose (PLAID, 70% lost)",
             "ckconv: pMNIST at 14 x 14: the small network is ahead of TCN, LSTM, GRU",
         ),
         "ckconv",
@@ -278,7 +276,10 @@ def concluded(name: str) -> bool:
 def in_few_words(place: Place) -> tuple[str, str]:
     """Return ``ahead`` and ``behind``, in italics unless their first claim is a conclusion."""
     words = []
-    for text, claims in ((place.ahead, place.shown), (place.behind, place.lost)):
+    for text, claims in (
+        (place.ahead, place.strength_claims),
+        (place.behind, place.weakness_claims),
+    ):
         words.append(text if concluded(claims[0]) else f"*{text}*")
     ahead, behind = words
     return ahead, behind
@@ -291,9 +292,9 @@ def places(speed: dict[str, Any] | None) -> str:
 
 def _part(place: Place, speed: dict[str, Any] | None) -> str:
     """Return the part of one operator."""
-    lines = [_line("for it", name) for name in place.shown]
-    lines += [_line("against it", name) for name in place.lost]
-    words = [f"- *For it.* {place.best}", f"- *Against it.* {place.loses}"]
+    lines = [_line("for it", name) for name in place.strength_claims]
+    lines += [_line("against it", name) for name in place.weakness_claims]
+    words = [f"- *For it.* {place.strength}", f"- *Against it.* {place.weakness}"]
     if price := _price(place.timed, speed):
         words.append(f"- *Its price.* {price}")
     parts = (

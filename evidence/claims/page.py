@@ -35,7 +35,7 @@ TEXT = """# How claims are judged
 <!-- Written by `python -m evidence page claims` from evidence/claims/claims.yaml and the files of evidence/results; edit those, not this page. -->
 
 A page of results has at most {most} **primary** claims, which were named before the runs that judge them.
-All others are exploratory: their numbers are shown, and nothing is concluded from them.
+All others about trained models are exploratory: their numbers are shown, and nothing is concluded from them.
 
 A claim is a number per seed: the difference of two variants over the seeds that both have, or a score. It is tested against its bound
 (zero, or what the claim says), two-sided, in one of two ways:
@@ -50,30 +50,30 @@ A claim is a number per seed: the difference of two variants over the seeds that
   the number of seeds but no samples. They predict the result of another seed on the same test set, not on another test set.
 
 The p-values of a page's primary claims are adjusted by Holm's method, in which claims that were not run are counted too. Nothing is adjusted over
-the several pages of one paper, so of 20 true null hypotheses on four pages one may be rejected by chance.
+the several pages of one paper, so that four pages of true null hypotheses have a false rejection with a probability of up to 20%.
 
 | verdict | when |
 |---|---|
-| reproduced | p < {level}, and the mean lies on the paper's side of the bound |
-| contradicted | p < {level}, and it lies on the other side |
+| reproduced | the claim is primary, p < {level} after the adjustment, and the mean lies on the paper's side of the bound |
+| contradicted | the same, and the mean lies on the other side |
 | open: not run | there are no numbers yet |
 | open: 1 to 4 seeds | fewer than {seeds} seeds decide nothing |
-| open: undecided at 5 or more seeds | p is {level} or more, or a score has no bound to be compared with |
+| open: undecided at 5 or more seeds | p (after the adjustment, if the claim is primary) is {level} or more, or a score has no bound to be compared with |
 | open: p < {level} before any adjustment, but not primary | nothing is concluded from a claim that is not primary |
 | open: no number per seed | a picture, or numbers that are not one per seed |
 | not testable here | it needs data, hardware or weights that are not here |
 
 A model **collapses** if it loses more than {collapse:.0%} of its accuracy above chance; chance is one over the number of classes.
 
-If a claim is tested again, this is done with new seeds, which are named in the code before the first of their runs. The claim is judged on all of
-them or, until all have been run, on the seeds of the first test. No seed is added after a look at the result. (Sections named *tuned*, older than this rule, reused
+If a claim is tested again, this is done with new seeds, which are named in the code before the first of their runs. The claim is judged on the
+new seeds alone or, until all of them have been run, on those of the first test. No seed is added after a look at the result. (Sections named *tuned*, older than this rule, reused
 the first seeds of an untuned look among theirs.)
 
 **±** is the sample standard deviation over seeds, on every page; with n seeds, the standard error of a mean is √n times smaller.
 Times have no ±: a median is followed in brackets by half the interquartile range.
 
 Some pages have two rounds of runs (InfSA, the Arena, the continuous transformer). Their primary claims are those of the second round and were named before it; the first round is exploratory.
-Claims that were named after their runs are exploratory. These are all on CKConv's page, those about images on ITNet's, and all about conversions but the test of equivalence. (Until 1 December
+Claims that were named after their runs are exploratory. These are every claim on CKConv's page, those about images on ITNet's, and all about conversions but the test of equivalence. (Until 1 December
 2026 some of them were primary, with a remark: four were *reproduced*.) All primary claims were named before their first run.
 
 ## Every claim of the five papers
@@ -82,7 +82,7 @@ Each row is a claim, with the paper's number, ours, and the verdict by the rule 
 
 - Exploratory claims are open, whatever their number.
 - Deterministic numbers, such as an error against a definition or an order of convergence, need no test: the claim is *reproduced* if all its
-  numbers satisfy the bound in brackets behind them, and *contradicted* if one does not. A claim that a test of the suite checks, on examples, is reproduced. A number that is extrapolated
+  numbers satisfy the bound in brackets behind them, and *contradicted* if one does not. A unit test, on examples, reproduces or contradicts a claim. A number that is extrapolated
   decides nothing.
 - Where the paper's words have a number (*faster*: 1; *13 times*: 13), the bound is that number. All other bounds are ours: an exponent of at most 1.1 counts as linear, and a measured order of at least
   0.9 as first order. They are one-sided, so smaller exponents and higher orders satisfy them too.
@@ -94,6 +94,8 @@ Each row is a claim, with the paper's number, ours, and the verdict by the rule 
 - A row that is not run and has no command needs a configuration that is not written. It has no number, and nothing is concluded from it.
 
 {counts}
+
+Almost all conclusions about the papers' own claims come from computations, measured times and unit tests. Those about trained models would need more seeds, larger data or sizes than are here.
 
 {tables}
 
@@ -140,7 +142,7 @@ def count_table(answers: dict[str, list[Row]]) -> str:
     papers_own = [row for row in every if not row.beyond]
     groups = {PAGES[name]: rows for name, rows in answers.items()}
     groups["all"] = every
-    groups["of all, the papers' own: computed, timed or tested"] = [
+    groups["of all, the papers' own: computed, timed or unit-tested"] = [
         row for row in papers_own if row.computed
     ]
     groups["of all, the papers' own: trained models"] = [

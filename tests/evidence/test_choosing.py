@@ -150,7 +150,11 @@ def test_every_name_of_the_contest_is_registered():
 
 def test_sentences_are_conclusions_only_where_a_claim_has_one():
     for place in PLACES:
-        for words, claims in ((place.best, place.shown), (place.loses, place.lost)):
+        sides = (
+            (place.strength, place.strength_claims),
+            (place.weakness, place.weakness_claims),
+        )
+        for words, claims in sides:
             verdicts = [concluded(name) for name in claims]
             assert bool(words.concluded) == any(verdicts), place.operator
             assert bool(words.open) or all(verdicts), place.operator
