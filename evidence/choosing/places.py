@@ -106,10 +106,11 @@ PLACES = (
             "On 8 bodies under gravity attention with relative positions and EGNN are ahead in single "
             "steps. On charges its first kernel, with absolute positions, is behind an interaction "
             "network.",
-            "On charges EGNN, whose forces turn with the system, has much smaller errors. Under "
-            "gravity attention with relative positions is ahead in rollouts too, and at equal time an "
-            "interaction network. With 12 charges, never seen in training, an interaction network "
-            "is ahead.",
+            "On Darcy's flow the Fourier operator and softmax attention are ahead at equal time, and "
+            "no difference from the graph neural operator was found. On charges EGNN, whose forces "
+            "turn with the system, has much smaller errors. Under gravity attention with relative "
+            "positions is ahead in rollouts too, and at equal time an interaction network. With 12 "
+            "charges, never seen in training, an interaction network is ahead.",
         ),
         (
             GRAVITY.format(STEP, EQUAL_STEPS, ATTENTION),
@@ -119,6 +120,9 @@ PLACES = (
             GRAVITY.format(STEP, EQUAL_STEPS, "EGNN"),
             GRAVITY.format(ROLLOUT, EQUAL_STEPS, ATTENTION),
             GRAVITY.format(ROLLOUT, EQUAL_TIME, NETWORK),
+            FIELDS.format("16 × 16", EQUAL_TIME, TITLES["fno"]),
+            FIELDS.format("16 × 16", EQUAL_TIME, TITLES["softmax"]),
+            FIELDS.format("16 × 16", EQUAL_TIME, TITLES["gno"]),
         ),
         "itnet",
     ),

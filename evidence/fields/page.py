@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..kit.claims import claims_tables, primary_texts
+from ..kit.claims import answered, claims_tables, judge, primary_texts
 from ..kit.contest import CLIP, EQUAL_STEPS, EQUAL_TIME, NOT_RUN, by_model, score_table
 from ..kit.grid import Row
 from ..kit.machine import machine_line
@@ -26,6 +26,8 @@ from .models import GNO_OF_VALUES, GNO_WIDTH, KERNEL_WIDTH, WIDE
 
 TEXT = """{head}Darcy's equation −∇·(a ∇u) = 1, with u = 0 on the boundary, maps a medium a to a pressure u, which is an integral over Green's function of that medium.
 Does ITNet solve it better than its ancestor, the graph neural operator, and than the Fourier neural operator? `python -m evidence run fields darcy`
+
+**Primary claims.** {answer}
 
 **Data.** The fields of neuraloperator (media of two values): 1,000 samples on a grid of {trained} × {trained}, of which the last 100 validate, and the same 50 test samples on grids of {tested}, so that both errors are of the same media. No model is trained on the finer grid. Values lie at the nodes i / n.
 The error of a sample is ‖found − true‖ / ‖true‖. It is also the loss.
@@ -94,6 +96,7 @@ def page() -> str:
         machine = f" {machine_line(found['machine'])}"
     return TEXT.format(
         head=head("Results: pressures in random media", "fields", FILE),
+        answer=answered(judge(CLAIMS, runs)),
         trained=TRAINED,
         tested=listed(tuple(f"{side} × {side}" for side in TESTED)),
         parameters=PARAMETERS,
