@@ -94,13 +94,17 @@ def extreme(results: Results) -> str:
 
 
 def faster(results: Results) -> str:
-    """Print how many times faster than fused softmax attention the linear form is."""
+    """Print how many times faster than softmax attention the linear form is.
+
+    The paper's softmax stores the N × N matrix of every head; a fused one does not.
+    """
     rows = measured(results, "table-time") or []
     times = {row["mechanism"]: row.get("forward_seconds") for row in rows}
-    linear, softmax = times.get("linear InfSA (ours)"), times.get("softmax, fused (ours)")
-    if linear is None or softmax is None:
+    linear = times.get("linear InfSA (ours)")
+    stored, fused = times.get("softmax, N × N"), times.get("softmax, fused (ours)")
+    if linear is None or stored is None or fused is None:
         return "not measured"
-    return f"{softmax / linear:.1f} times fused softmax, on a CPU"
+    return f"{stored / linear:.1f} times softmax of a stored matrix, {fused / linear:.1f} times a fused one, on a CPU"
 
 
 def measured(results: Results, part: str) -> Any:

@@ -50,13 +50,11 @@ def test_tables_show_the_numbers_of_the_rows():
     assert "| LUNA | 80.00 ± 0.00 | 75.00 ± 0.00 | 79.50 ± 0.71 | 99.4 ± 0.9 | 2 |" in page
     assert "| Performer, 64 features | 80.00 | nothing to distil | 60.00 | 75.0 | 1 |" in page
     claim = "sentiment of movie reviews: LUNA recovers"
-    few = "open: 1 to 4 seeds |"
     assert (
         f"| {claim} 99.5% of the teacher | 99.5% | +99.4 ± 0.9 (2 seeds); claimed: above +99.5 |"
         in page
     )
-    behind = "more than Hedgehog | not behind it | -2.5 (1 seed) |  | "
-    assert f"| {claim} {behind} | {few}" in page
+    assert f"| {claim} more than Hedgehog | not behind it | -2.5 (1 seed) |" in page
     assert "| LUNA | 0.90 → 0.10 | 0.90 → 0.10 |" in page
     assert "Not measured yet" in page
     assert "| sentiment of movie reviews | 9 | 4 | 100 | ≤ 3, 5e-05 | ≤ 2, 1e-05 |" in page
