@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..kit.claims import answered, claims_tables, judge, primary_texts
-from ..kit.contest import CLIP, EQUAL_STEPS, EQUAL_TIME, NOT_RUN, by_model, score_table
+from ..kit.contest import CLIP, EQUAL_STEPS, EQUAL_TIME, NOT_RUN, by_model, paced_on, score_table
 from ..kit.grid import Row
-from ..kit.machine import machine_line
 from ..kit.page import head, listed, load, table
 from ..kit.task import at_ladder_ends, validation_of
 from .claims import CLAIMS, CONSTANT, FILE, TESTED, TRAINED, metric, results
@@ -43,7 +42,7 @@ Models with more settings thus have more tries. The widths of the kernels and th
 
 ## Equal steps
 
-Every model is trained for {steps:,} steps of {batch} samples. *CPU seconds* are those of one thread, on a machine that was shared with other work. {control}
+Every model is trained for {steps:,} steps of {batch} samples. *CPU seconds* are those of one thread, on several machines that were shared with other work. {control}
 
 {equal_steps}
 
@@ -93,7 +92,7 @@ def page() -> str:
     searched = {row["variant"] for row in runs[EQUAL_STEPS]} == set(TASK.models)
     machine = ""
     if "machine" in found:
-        machine = f" {machine_line(found['machine'])}"
+        machine = f" {paced_on(part.get('paces', []), found['machine'])}"
     return TEXT.format(
         head=head("Results: pressures in random media", "fields", FILE),
         answer=answered(judge(CLAIMS, runs)),

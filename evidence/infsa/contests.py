@@ -9,9 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from ..kit.claims import Claim, Sample, claims_tables, judge, primary_texts
-from ..kit.contest import by_model
+from ..kit.contest import by_model, paced_on
 from ..kit.grid import run_sections, sections
-from ..kit.machine import machine_line
 from ..kit.page import head, listed, load, spread, table
 from ..kit.statistics import Rows, paired
 from ..kit.subject import Options
@@ -215,7 +214,7 @@ def scores(rows: Rows, found: dict[str, Any]) -> str:
         "parameters",
         "rate",
     )
-    return f"{command}. Machine: {machine_line(found['machine'])}\n\n{table(heads, lines)}"
+    return f"{command}. Machine: {paced_on(found.get('paces', []), found['machine'])}\n\n{table(heads, lines)}"
 
 
 def cost(paces: Rows) -> str:

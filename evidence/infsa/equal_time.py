@@ -29,6 +29,7 @@ from ..kit.contest import (
     all_tried,
     equal_time_steps,
     own_cell,
+    pace_rows,
     parameters,
     step_seconds,
     train,
@@ -263,7 +264,7 @@ def measure_paces(patches: int, size: Size, options: Options) -> None:
         return
     models = {name: partial(fit, built(name, patches, 0), RATES[0]) for name in NAMES}
     seconds = step_seconds(models, ROUNDS, size.paced)
-    rows = [{"patches": patches, "variant": name, "step": seconds[name]} for name in NAMES]
+    rows = pace_rows(seconds, patches=patches)
     PACES.add(rows, options.results, primary=list(options.primary))
 
 

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from time import process_time
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -14,6 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from fredholm.lab.training.grid import Cell, safe_name
 
 from .grid import Row
+from .machine import describe, machine_line
 from .page import spread, table
 from .subject import Options
 
@@ -138,6 +140,35 @@ def step_seconds(models: Mapping[str, Train], rounds: int, steps: int) -> dict[s
     for number, (name, train_model) in product(range(rounds), models.items()):
         seconds[name].append(train_model(number, steps) / steps)
     return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def pace_rows(seconds: Mapping[str, float], **task: Any) -> list[Row]:
+    """Return a row per model with the seconds of its step and the machine they were measured on.
+
+    Args:
+        seconds: per training step, by model.
+        task: fields of all rows.
+    """
+    machine = describe()
+    return [
+        task | {"variant": name, "step": step, "machine": machine} for name, step in seconds.items()
+    ]
+
+
+def paced_on(paces: Iterable[Row], first: dict[str, Any]) -> str:
+    """Format one line about the machine on which the paces were measured.
+
+    Args:
+        paces: rows of the paces; those without a machine are older than its record.
+        first: the machine of the file's first run, which is that of such rows.
+
+    Example:
+        >>> old, new = ({"processor": name, "threads": 1, "torch": "2.13"} for name in "ab")
+        >>> paced_on([{"step": 1.0}], old), paced_on([{"step": 1.0, "machine": new}], old)
+        ('a, 1 threads, torch 2.13.', 'b, 1 threads, torch 2.13.')
+    """
+    machines = [row["machine"] for row in paces if "machine" in row]
+    return machine_line(machines[0] if machines else first)
 
 
 def equal_time_steps(

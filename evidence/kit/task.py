@@ -30,6 +30,7 @@ from .contest import (
     equal_time_steps,
     one_cycle,
     own_cell,
+    pace_rows,
     parameters,
     step_seconds,
     train,
@@ -290,8 +291,7 @@ def measure_paces(task: Task, chosen: dict[str, Row], options: Options) -> None:
         for name, row in chosen.items():
             models[name] = partial(task.fit, task.build(row, 0), row["rate"])
         seconds = step_seconds(models, ROUNDS, PACED)
-        rows = [{"variant": name, "step": seconds[name]} for name in task.models]
-        task.paces_table.add(rows, options.results)
+        task.paces_table.add(pace_rows(seconds), options.results)
 
 
 def timed_steps(task: Task, steps: int, options: Options) -> dict[str, int]:

@@ -15,8 +15,7 @@ from ..datasets.bodies import (
     STIFFNESS,
 )
 from ..kit.claims import answered, claims_tables, judge, primary_texts
-from ..kit.contest import NOT_RUN, by_model, score_table
-from ..kit.machine import machine_line
+from ..kit.contest import NOT_RUN, by_model, paced_on, score_table
 from ..kit.page import head, listed, load, spread, table
 from ..kit.task import BUDGETS, at_ladder_ends
 from .charges import BATCH, RATES, SIGMAS
@@ -88,7 +87,8 @@ def page() -> str:
     runs = results()
     laws = "\n\n".join(_law(law, found.get(law, {}), runs) for law in LAWS)
     if "machine" in found:
-        laws += f"\n\n{machine_line(found['machine'])}"
+        paces = [row for law in LAWS for row in found.get(law, {}).get("paces", [])]
+        laws += f"\n\n{paced_on(paces, found['machine'])}"
     return TEXT.format(
         head=head("Results: bodies of unknown mass", "physics", FILE),
         answer=answered(judge(CLAIMS, runs)),

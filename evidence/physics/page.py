@@ -7,8 +7,7 @@ from typing import Any
 
 from ..datasets.charges import LEAST, MOST, SOFTENING
 from ..kit.claims import claims_tables
-from ..kit.contest import EQUAL_STEPS, EQUAL_TIME, score_table
-from ..kit.machine import machine_line
+from ..kit.contest import EQUAL_STEPS, EQUAL_TIME, paced_on, score_table
 from ..kit.page import at_an_end, head, listed, load
 from ..kit.task import at_ladder_ends
 from .charges import (
@@ -119,7 +118,7 @@ def page() -> str:
         seeds=listed(SEEDS),
         steps=STEPS,
         batch=BATCH,
-        machine=machine_line(found["machine"]),
+        machine=paced_on(found.get("paces", []), found["machine"]),
         edge=at_an_end(chosen, dict.fromkeys(chosen, TRIED_RATES)),
         equal_steps=scores(runs[EQUAL_STEPS]),
         equal_time=scores(runs[EQUAL_TIME]),

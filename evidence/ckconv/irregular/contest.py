@@ -30,6 +30,7 @@ from ...kit.contest import (
     equal_time_steps,
     one_cycle,
     own_cell,
+    pace_rows,
     parameters,
     step_seconds,
     train,
@@ -238,8 +239,7 @@ def measure_paces(name: str, chosen: dict[str, Chosen], options: Options) -> Non
         model = built(name, variant, chosen[variant].setting, 0)
         models[variant] = partial(fit, model, series, RATES[0])
     seconds = step_seconds(models, ROUNDS, PACED)
-    rows = [{"task": name, "variant": variant, "step": seconds[variant]} for variant in NAMES]
-    PACES.add(rows, options.results)
+    PACES.add(pace_rows(seconds, task=name), options.results)
 
 
 def steps_of(name: str, budget: str, steps: int, options: Options) -> dict[str, int]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...kit.claims import answered, claims_tables, judge, primary_texts
-from ...kit.contest import EQUAL_STEPS, EQUAL_TIME, by_model
-from ...kit.machine import machine_line
+from ...kit.contest import EQUAL_STEPS, EQUAL_TIME, by_model, paced_on
 from ...kit.page import at_an_end, head, listed, load, spread, table
 from .claims import CLAIMS, results
 from .contest import BATCH, RATES, SEEDS
@@ -83,7 +82,7 @@ def page() -> str:
     runs = results()
     machine = "Paces are not measured yet."
     if "machine" in file:
-        machine = machine_line(file["machine"])
+        machine = paced_on(file.get("paces", []), file["machine"])
     return TEXT.format(
         head=title,
         command=COMMAND,

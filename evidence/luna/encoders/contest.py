@@ -29,6 +29,7 @@ from ...kit.contest import (
     equal_time_steps,
     one_cycle,
     own_cell,
+    pace_rows,
     parameters,
     step_seconds,
     train,
@@ -197,8 +198,7 @@ def measure_paces(options: Options) -> None:
         return
     models = {name: partial(fit, built(name, 0), RATES[0]) for name in ATTENTIONS}
     seconds = step_seconds(models, PACE_ROUNDS, PACED)
-    rows = [{"variant": name, "step": seconds[name]} for name in ATTENTIONS]
-    PACES.add(rows, options.results)
+    PACES.add(pace_rows(seconds), options.results)
 
 
 def steps_of(budget: str, steps: int, options: Options) -> dict[str, int]:
