@@ -108,6 +108,7 @@ def test_an_exponent_is_that_of_a_power():
     assert luna_page.sampling_slope(sampled, "a") == pytest.approx(-0.5)
 
 
+@pytest.mark.slow
 def test_what_a_training_step_keeps_grows_linearly():
     per_token = {}
     for points in (256, 1024, 4096):

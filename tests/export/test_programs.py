@@ -58,6 +58,7 @@ def test_a_package_of_native_code_equals_its_model(name):
 
 
 @pytest.mark.compile
+@pytest.mark.slow
 def test_programs_of_a_decoder_refuse_padding():
     pytest.importorskip("onnxruntime")
     assert "padding refused: ok" in run("padding", "softmax")
