@@ -25,8 +25,8 @@ PICTURE = "ckconv-kernels.png"
 Rows = list[dict[str, Any]]
 ABOUT = "All models were trained on one thread of a 2-core machine that was shared with other work. Experiments that are not listed were not run.\n"
 NOTE = (
-    "What *GRUs and TCNs lose* is the least that one of them loses with the same seed. A claim that more of "
-    "something *gains nothing* allows a gain of at most one point."
+    "The points that *GRUs and TCNs lose* are the fewest that one of them loses with the same seed. A claim that "
+    "more of something *gains nothing* allows a gain of at most one point."
 )
 SERIES_TEXT = """
 ## Lost observations and other rates

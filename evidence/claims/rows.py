@@ -124,7 +124,7 @@ class JudgedClaim(NamedTuple):
 
     @property
     def limits(self) -> str:
-        """What a conclusion does not say: whether it also holds for other test samples."""
+        """The limit of a conclusion over seeds alone, which may not hold for other test samples."""
         concluded = self.verdict in (REPRODUCED, CONTRADICTED)
         if concluded and tested_over(self.result.found) == "seeds alone":
             return "over seeds alone"

@@ -59,15 +59,17 @@ def beside(budget: str, other: str, resolution: int) -> Callable[[dict[str, Rows
     errors = means(budget, "itnet", other, metric(resolution))
 
     def shown(found: dict[str, Rows]) -> str:
-        parts = []
+        seconds, tries = [], []
         for name in ("itnet", other):
-            seconds = [row["seconds"] for row in found[budget] if row["variant"] == name]
-            tries = sum(row["variant"] == name for row in found[TRIED])
-            if not seconds:
+            runs = [row["seconds"] for row in found[budget] if row["variant"] == name]
+            if not runs:
                 return ""
-            parts.append((f"{fmean(seconds):.0f}", f"{tries}"))
-        seconds, tries = (" and ".join(pair) for pair in zip(*parts))
-        return f"{errors(found)}; CPU seconds {seconds}; settings tried {tries}"
+            seconds.append(f"{fmean(runs):.0f}")
+            tries.append(str(sum(row["variant"] == name for row in found[TRIED])))
+        return (
+            f"{errors(found)}; CPU seconds {' and '.join(seconds)}; settings tried "
+            f"{' and '.join(tries)}"
+        )
 
     return shown
 

@@ -256,13 +256,12 @@ def primary_texts(claims: Iterable[Claim]) -> tuple[str, ...]:
     return tuple(claim.text for claim in claims if claim.primary)
 
 
-def named(claims: Sequence[Claim], before: Sequence[str] | None) -> str:
+def named(claims: Sequence[Claim], before: Sequence[str]) -> str:
     """Say whether a page has primary claims, which are those named before their runs.
 
     Args:
         claims: of the page.
-        before: texts of the primary claims in the file of results; None if the file is older than
-            this record.
+        before: texts of the claims that were named before their runs.
 
     Raises:
         ValueError: a primary claim was named after the runs.
@@ -273,9 +272,7 @@ def named(claims: Sequence[Claim], before: Sequence[str] | None) -> str:
     """
     if not any(claim.primary for claim in claims):
         return "These runs are exploratory: none of their claims is primary."
-    late = []
-    if before is not None:
-        late = [text for text in primary_texts(claims) if text not in before]
+    late = [text for text in primary_texts(claims) if text not in before]
     if late:
         raise ValueError(
             f"primary claims: expected those named before the runs, got {'; '.join(late)}, named "
@@ -331,10 +328,9 @@ def claims_tables(
     judged = judge(claims, found)
 
     # A claim that was not run yet cannot have been named after its runs.
-    run = [one.claim for one in judged if one.found is not None]
-    dated = run if any(claim.primary for claim in run) else claims
-    before = (file or {}).get("primary")
-    sentences = [RULE, note, named(dated, before)]
+    before = [one.claim.text for one in judged if one.found is None]
+    before += (file or {}).get("primary", [])
+    sentences = [RULE, note, named(claims, before)]
 
     primary, exploratory = [], []
     for one in judged:

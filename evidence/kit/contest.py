@@ -156,7 +156,7 @@ def pace_rows(seconds: Mapping[str, float], **task: Any) -> list[Row]:
 
 
 def paced_on(paces: Iterable[Row], first: dict[str, Any]) -> str:
-    """Format one line about the machine on which the paces were measured.
+    """Format a line about each machine on which the paces were measured.
 
     Args:
         paces: rows of the paces; those without a machine are older than its record.
@@ -164,11 +164,11 @@ def paced_on(paces: Iterable[Row], first: dict[str, Any]) -> str:
 
     Example:
         >>> old, new = ({"processor": name, "threads": 1, "torch": "2.13"} for name in "ab")
-        >>> paced_on([{"step": 1.0}], old), paced_on([{"step": 1.0, "machine": new}], old)
-        ('a, 1 threads, torch 2.13.', 'b, 1 threads, torch 2.13.')
+        >>> paced_on([{"step": 1.0}, {"step": 1.0, "machine": new}], old)
+        'a, 1 threads, torch 2.13. b, 1 threads, torch 2.13.'
     """
-    machines = [row["machine"] for row in paces if "machine" in row]
-    return machine_line(machines[0] if machines else first)
+    lines = [machine_line(row.get("machine", first)) for row in paces]
+    return " ".join(dict.fromkeys(lines)) or machine_line(first)
 
 
 def equal_time_steps(

@@ -86,7 +86,8 @@ CLAIMS = [
     ),
 ]
 NOTE = (
-    "The primary claim is that about 2,000 test samples, whose seeds were named before its runs. Shares of a teacher's score compare with a teacher that was trained less than its conversion, so that more training alone "
+    "The primary claim is that about 2,000 test samples, whose seeds were named before its runs. Shares of a teacher's "
+    "score compare with a teacher that was trained less than its conversion, so that more training alone "
     "raises them; only the exploratory claim about a teacher *tuned again* has the control."
 )
 

@@ -239,7 +239,7 @@ def test_exploratory_and_untestable_claims_have_no_p():
     one, two = judge([explored, untestable], {})
     assert (one.verdict, one.p) == ("", None)
     assert (two.verdict, two.here) == (UNTESTABLE, "no data")
-    text = claims_section([claim(0.1, 0.2), explored, untestable], {})
+    text = claims_section([claim(0.1, 0.2), explored, untestable], {}, {"primary": ["c"]})
     assert "| c |  | +15.00 ± 7.07 (2 seeds) | seeds alone | 0.205 | open: 1 to 4 seeds |" in text
     assert "| u |  | no data (*not testable here*) |" in text
     for wrong in ({"primary": True}, {"untestable": "x", "sample": list}):
@@ -250,12 +250,13 @@ def test_exploratory_and_untestable_claims_have_no_p():
 def test_claims_named_after_the_runs_are_not_primary():
     claims = [claim(0.1), Claim("d", sample=lambda found: [0.2], primary=True), Claim("e")]
     assert named(claims, ["c", "d"]) == "The primary claims were named before the runs."
-    assert named(claims, None) == "The primary claims were named before the runs."
-    assert "none of their claims is primary" in named([Claim("e", sample=list)], None)
+    assert "none of their claims is primary" in named([Claim("e", sample=list)], [])
     with pytest.raises(ValueError, match="got d, named after them; explore these"):
         named(claims, ["c"])
     with pytest.raises(ValueError, match="got d, named after them"):
         claims_section(claims, {}, {"primary": ["c"]})
+    with pytest.raises(ValueError, match="got c; d, named after them"):
+        claims_section(claims, {})
     # A claim without runs was named before them.
     claims[1] = Claim("d", sample=lambda found: [], primary=True)
     assert "named before the runs" in claims_section(claims, {}, {"primary": ["c"]})

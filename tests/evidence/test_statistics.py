@@ -161,14 +161,14 @@ def test_samples_are_used_where_both_sides_have_them_and_pages_note_it():
     rng = np.random.default_rng(3)
     rows = runs(rng, 0.9, 500, b=0.7)
     claim = Claim("a beats b", sample=better("s", "a", "b"), primary=True)
-    text = claims_section([claim], {"s": rows})
+    text = claims_section([claim], {"s": rows}, {"primary": [claim.text]})
     assert "(5 seeds, 500 samples) | seeds and samples | < 0.001 | reproduced |" in text
 
     older = [row for row in rows if row["variant"] == "a"] + runs(rng, 0.9, 500, answers=False)
     older += [{**row, "variant": "b"} for row in runs(rng, 0.7, 500, answers=False)]
     mixed = [row for row in rows if row["variant"] == "a"]
     mixed += [row for row in older if row["variant"] == "b"]
-    text = claims_section([claim], {"s": mixed})
+    text = claims_section([claim], {"s": mixed}, {"primary": [claim.text]})
     assert "(5 seeds) | seeds alone |" in text
     assert paired(mixed, "a", "b").samples is None
 

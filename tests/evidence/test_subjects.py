@@ -87,7 +87,8 @@ def run(options):
     save([0.1, 0.11, 0.12, 0.1, 0.12], "mine.json", options.results)
 
 def page():
-    return claims_section(CLAIMS, load("mine.json", PAGE.parent))
+    named_before = {"primary": ["a beats b"]}
+    return claims_section(CLAIMS, load("mine.json", PAGE.parent), named_before)
 '''
 
 
