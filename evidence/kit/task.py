@@ -40,10 +40,8 @@ from .page import listed
 from .subject import Options
 
 BUDGETS = (EQUAL_STEPS, EQUAL_TIME)
-TRIAL_STEPS = 30
-"""Steps of a trial with ``--small``."""
-ROUNDS, PACED = 7, 30
-"""Rounds of timing, which alternate over the models, and steps per round."""
+ROUNDS = 7
+"""Rounds of timing, which alternate over the models."""
 
 Setting = tuple[Any, ...]
 """Values of a task's knobs, in their order; None for a knob that the model does not have."""
@@ -71,6 +69,8 @@ class Task:
         tried_steps: of training in the runs that choose a setting; None for ``steps``.
         timed_steps: at equal time, of the model whose time all get; None for ``steps``.
         reference: ``min`` if that is the fastest model, ``max`` if it is the slowest.
+        trial_steps: of training with ``--small``.
+        paced: steps per round when the paces are measured.
     """
 
     name: str
@@ -88,6 +88,8 @@ class Task:
     tried_steps: int | None = None
     timed_steps: int | None = None
     reference: Reference = min
+    trial_steps: int = 30
+    paced: int = 30
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -159,7 +161,7 @@ def run_task(task: Task, options: Options, **about: Any) -> None:
     names = options.chosen(task.models)
     steps, seeds = task.steps, task.seeds[: options.seeds]
     if options.small:
-        steps, seeds = TRIAL_STEPS, seeds[:1]
+        steps, seeds = task.trial_steps, seeds[:1]
 
     def cell(row: Row) -> Cell:
         settings = {"task": task.name} | row | {"steps": row.get("steps", steps)}
@@ -290,7 +292,10 @@ def measure_paces(task: Task, chosen: dict[str, Row], options: Options) -> None:
         models = {}
         for name, row in chosen.items():
             models[name] = partial(task.fit, task.build(row, 0), row["rate"])
-        seconds = step_seconds(models, ROUNDS, PACED)
+        rounds, steps = ROUNDS, task.paced
+        if options.small:
+            rounds, steps = 1, task.trial_steps
+        seconds = step_seconds(models, rounds, steps)
         task.paces_table.add(pace_rows(seconds), options.results)
 
 

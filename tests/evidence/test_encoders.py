@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 from evidence.kit.answers import pack
-from evidence.kit.contest import parameters
+from evidence.kit.contest import EQUAL_STEPS, EQUAL_TIME, parameters
 from evidence.luna.encoders import claims, contest, page, texts
 from evidence.luna.encoders.model import ATTENTIONS, Neighbours, TextEncoder
 
@@ -116,14 +118,7 @@ def test_scores_are_one_number_per_segment(documents):
     assert fewer.accuracy == found.accuracy[: len(expected) // 2]
 
 
-def test_a_rate_is_chosen_by_validation_when_all_were_tried():
-    tried = [{"variant": "luna", "rate": rate, "validation": rate} for rate in contest.RATES]
-    assert contest.best_rate(tried, "luna") == min(contest.RATES)
-    with pytest.raises(SystemExit, match="expected 3 tried rates, got 2"):
-        contest.best_rate(tried[1:], "luna")
-
-
-def row(name, seed, accuracy, budget=contest.EQUAL_STEPS):
+def row(name, seed, accuracy, budget=EQUAL_STEPS):
     """Return a row whose two segments have this mean accuracy at every length."""
     names = [contest.accuracy_at(length) for length in texts.LENGTHS]
     answers = {key: pack([accuracy, accuracy]) for key in names}
@@ -135,7 +130,7 @@ def row(name, seed, accuracy, budget=contest.EQUAL_STEPS):
 def test_a_claim_is_positive_where_luna_is_more_accurate():
     accuracies = {"luna": 0.5, "softmax": 0.25}
     rows = [row(name, seed, accuracies[name]) for seed in (0, 1) for name in accuracies]
-    found = claims.ahead("softmax", 8_192, contest.EQUAL_STEPS)({contest.EQUAL_STEPS: rows})
+    found = claims.ahead("softmax", 8_192, EQUAL_STEPS)({EQUAL_STEPS: rows})
     assert found == [0.25, 0.25]
     assert found.samples.shape == (2, 2)
 
@@ -174,10 +169,12 @@ def test_the_contest_runs_end_to_end(tmp_path, documents):
     from evidence.kit.page import load
     from evidence.kit.subject import Options
 
-    options = Options(only=("elu + 1",), seeds=1, small=True)
+    options = Options(seeds=1, small=True)
     options.runs, options.results = tmp_path / "runs", tmp_path
     contest.run(options)
     contest.time(options)
     found = load(contest.FILE, tmp_path)
-    assert [one["budget"] for one in found["runs"]] == [contest.EQUAL_STEPS, contest.EQUAL_TIME]
+    runs = [(one["budget"], one["variant"]) for one in found["runs"]]
+    assert runs == list(product((EQUAL_STEPS, EQUAL_TIME), ATTENTIONS))
+    assert len(found["tuning"]) == len(ATTENTIONS) * len(contest.RATES)
     assert len(load(contest.SPEED_FILE, tmp_path)["rows"]) == len(ATTENTIONS) * len(texts.LENGTHS)

@@ -11,33 +11,20 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from functools import partial
-from itertools import islice, product
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from fredholm.lab.training.grid import Cell, Report
-
 from ...kit.answers import pack
 from ...kit.clock import in_turn, median_and_spread
-from ...kit.contest import (
-    EQUAL_STEPS,
-    EQUAL_TIME,
-    all_tried,
-    equal_time_steps,
-    one_cycle,
-    own_cell,
-    pace_rows,
-    parameters,
-    step_seconds,
-    train,
-)
-from ...kit.grid import Row, Table, fill
+from ...kit.grid import Row
 from ...kit.machine import describe
 from ...kit.page import save
 from ...kit.subject import Options
+from ...kit.task import Task, run_task
 from ..literal import check_layer
 from .model import ATTENTIONS, TextEncoder
 from .texts import (
@@ -51,17 +38,14 @@ from .texts import (
 )
 
 FILE, SPEED_FILE = "luna-encoders.json", "luna-encoders-speed.json"
-TUNING = Table(FILE, ("variant", "rate"), ("tuning",))
-PACES = Table(FILE, ("variant",), ("paces",))
-RUNS = Table(FILE, ("variant", "budget", "seed"))
 
 STEPS, BRIEF, BATCH = 800, 300, 16
 """Training steps of a run and of a trial of a rate, and segments per step."""
 RATES = (3e-3, 1e-2, 3e-2)
 # Named on 29 November 2026 before the first run; seed 0 chooses rates.
 SEEDS = (200, 201, 202, 203, 204)
-PACE_ROUNDS, PACED = 7, 4
-"""Rounds of timing a training step, which alternate over the encoders, and steps per round."""
+PACED = 4
+"""Steps per round of timing a training step."""
 FORWARD_ROUNDS, FORWARD_SECONDS = 15, 6.0
 """Rounds of timing a forward pass at one length, and seconds per encoder after which they end."""
 
@@ -78,17 +62,16 @@ def accuracy_at(length: int) -> str:
     return f"accuracy {length}"
 
 
-def fit(model: nn.Module, rate: float, seed: int, steps: int) -> float:
-    """Train by Adam with one cycle of the rate; return the CPU seconds it took."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
-    schedule = one_cycle(optimizer, rate, steps)
+def make(row: Row) -> TextEncoder:
+    """Return the encoder of a row."""
+    return TextEncoder(row["variant"], corpus().words)
 
-    def loss(generator: Generator) -> Tensor:
-        batch = training_batch(BATCH, generator)
-        logits = model(batch.tokens, batch.places)
-        return F.cross_entropy(logits.flatten(0, 1), batch.answers.flatten())
 
-    return train(model, optimizer, schedule, loss, seed=seed, steps=steps)
+def loss(model: nn.Module, generator: Generator) -> Tensor:
+    """Return the mean loss of a batch of training segments."""
+    batch = training_batch(BATCH, generator)
+    logits = model(batch.tokens, batch.places)
+    return F.cross_entropy(logits.flatten(0, 1), batch.answers.flatten())
 
 
 @torch.inference_mode()
@@ -113,100 +96,46 @@ def per_segment(values: Tensor) -> list[float]:
     return values.view(-1, HIDDEN).mean(1).tolist()
 
 
-def built(name: str, seed: int) -> TextEncoder:
-    """Return an encoder, drawn with a seed."""
-    torch.manual_seed(seed)
-    return TextEncoder(name, corpus().words)
+def validate(model: nn.Module, batches: int | None) -> float:
+    """Return the mean loss in validation."""
+    return statistics.fmean(scores(model, "val", TRAINED, batches).loss)
 
 
-def run(options: Options) -> None:
-    """Train the encoders of ``--only``, or all: rates, paces, then the seeds of both tables."""
-    names = options.chosen(ATTENTIONS)
-    steps, brief, batches = STEPS, BRIEF, None
-    if options.small:
-        steps, brief, batches = 2, 1, 1
-
-    def cell(row: Row) -> Cell:
-        settings = {"steps": brief, "batches": batches} | row
-        return own_cell(settings, options)
-
-    tries = [{"variant": name, "rate": rate} for name, rate in product(names, RATES)]
-    fill(TUNING, tries, validated, cell, options, machine=describe(), seeds=list(SEEDS))
-    rates = {name: best_rate(TUNING.rows(options.results), name) for name in names}
-    measure_paces(options)
-
-    seeds = SEEDS[: options.seeds]
-    for budget in (EQUAL_STEPS, EQUAL_TIME):
-        counts = steps_of(budget, steps, options)
-        rows = [
-            {
-                "variant": name,
-                "rate": rates[name],
-                "budget": budget,
-                "seed": seed,
-                "steps": counts[name],
-            }
-            for seed, name in product(seeds, names)
-        ]
-        fill(RUNS, rows, tested, cell, options)
-
-
-def validated(cell: Cell, report: Report) -> Row:
-    """Train briefly with seed 0 and validate."""
-    cell.place.mkdir(parents=True, exist_ok=True)
-    settings = cell.settings
-    model = built(settings["variant"], 0)
-    seconds = fit(model, settings["rate"], 0, settings["steps"])
-    found = scores(model, "val", TRAINED, settings["batches"])
-    return {
-        "validation": statistics.fmean(found.loss),
-        "accuracy": statistics.fmean(found.accuracy),
-        "seconds": round(seconds, 2),
-        "parameters": parameters(model),
-    }
-
-
-def tested(cell: Cell, report: Report) -> Row:
-    """Train and test on texts of every length."""
-    cell.place.mkdir(parents=True, exist_ok=True)
-    settings = cell.settings
-    model = built(settings["variant"], settings["seed"])
-    seconds = fit(model, settings["rate"], settings["seed"], settings["steps"])
-    found: Row = {"seconds": round(seconds, 2), "parameters": parameters(model), "answers": {}}
+def test(model: nn.Module, batches: int | None) -> Row:
+    """Return the accuracy and the loss on texts of every length."""
+    found: Row = {"answers": {}}
     for length in LENGTHS:
-        each = scores(model, "test", length, settings["batches"])
+        each = scores(model, "test", length, batches)
         found[accuracy_at(length)] = statistics.fmean(each.accuracy)
         found[f"loss {length}"] = statistics.fmean(each.loss)
         found["answers"][accuracy_at(length)] = pack(each.accuracy)
     return found
 
 
-def best_rate(tried: list[Row], name: str) -> float:
-    """Return an encoder's rate with the least loss in validation.
+def make_task(batches: int | None = None) -> Task:
+    """Return the task. A trial validates and tests on the first ``batches`` alone."""
+    return Task(
+        name="hidden words",
+        file=FILE,
+        part=(),
+        knobs=("rate",),
+        make=make,
+        loss=loss,
+        validate=partial(validate, batches=batches),
+        test=partial(test, batches=batches),
+        steps=STEPS,
+        seeds=SEEDS,
+        settings={name: tuple((rate,) for rate in RATES) for name in ATTENTIONS},
+        tried_steps=BRIEF,
+        trial_steps=2,
+        paced=PACED,
+    )
 
-    Raises:
-        SystemExit: not all rates were tried.
-    """
-    rows = [row for row in tried if row["variant"] == name]
-    all_tried(rows, len(RATES), name, "rates")
-    return min(rows, key=lambda row: row["validation"])["rate"]
 
-
-def measure_paces(options: Options) -> None:
-    """Measure the CPU seconds of a training step once, since they determine the second table."""
-    if PACES.rows(options.results):
-        return
-    models = {name: partial(fit, built(name, 0), RATES[0]) for name in ATTENTIONS}
-    seconds = step_seconds(models, PACE_ROUNDS, PACED)
-    PACES.add(pace_rows(seconds), options.results)
-
-
-def steps_of(budget: str, steps: int, options: Options) -> dict[str, int]:
-    """Return each encoder's steps: the same, or as many as the fastest one's time allows."""
-    if budget == EQUAL_STEPS:
-        return dict.fromkeys(ATTENTIONS, steps)
-    paces = {row["variant"]: row["step"] for row in PACES.rows(options.results)}
-    return equal_time_steps(paces, steps)
+def run(options: Options) -> None:
+    """Train the encoders of ``--only``, or all: rates, paces, then the seeds of both tables."""
+    batches = 1 if options.small else None
+    run_task(make_task(batches), options, machine=describe(), seeds=list(SEEDS))
 
 
 # --- the time of a forward pass -------------------------------------------------------------------
@@ -234,7 +163,8 @@ def time(options: Options) -> None:
     Every attention is compared with its definition first.
     """
     torch.set_num_threads(1)
-    models = {name: built(name, 0).eval() for name in ATTENTIONS}
+    build = make_task().build
+    models = {name: build({"variant": name}, 0).eval() for name in ATTENTIONS}
     for model in models.values():
         for attention in model.attentions():
             check_layer(attention, 24)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from fredholm.lab.report.style import new_figure
 
 from ...kit.claims import claims_tables, primary_texts
-from ...kit.contest import by_model
+from ...kit.contest import EQUAL_STEPS, EQUAL_TIME, by_model
 from ...kit.machine import machine_line
 from ...kit.page import IMAGES, at_an_end, head, listed, load, save_picture, spread, table
 from ...kit.statistics import Rows, summarise
@@ -17,8 +17,6 @@ from .claims import CLAIMS, results
 from .contest import (
     BATCH,
     BRIEF,
-    EQUAL_STEPS,
-    EQUAL_TIME,
     FILE,
     RATES,
     SEEDS,
