@@ -5,6 +5,7 @@ Both contests are judged together.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -98,6 +99,8 @@ seed 0 and {shorter} of its steps. The seeds of the tables ({seeds}) and the pri
 
 {equal_time}
 
+{guesses}
+
 With equal steps, at 256 patches, where the quadratic models can afford it:
 
 {equal_steps}
@@ -155,6 +158,7 @@ def page() -> str:
         shorter={2: "half"}.get(SHORTER, f"one in {SHORTER}"),
         seeds=listed(SEEDS),
         equal_time=scores(runs[EQUAL_TIME], found),
+        guesses=guesses(runs[EQUAL_TIME]),
         equal_steps=scores(runs[EQUAL_STEPS], found),
         cost=cost(found.get("paces", [])),
         first=first_test(),
@@ -215,6 +219,34 @@ def scores(rows: Rows, found: dict[str, Any]) -> str:
         "rate",
     )
     return f"{command}. Machine: {paced_on(found.get('paces', []), found['machine'])}\n\n{table(heads, lines)}"
+
+
+def guesses(rows: Rows) -> str:
+    """Say which models have seeds that are no better than guesses."""
+    found = []
+    for patches in SIZES:
+        for name, runs in by_model(at(rows, patches), NAMES).items():
+            number = sum(is_guess(row["accuracy"], row["answers"]["accuracy"]["n"]) for row in runs)
+            if number:
+                found.append(f"{name} at {patches:,} patches ({number} of {len(runs)})")
+    if not found:
+        return ""
+    return (
+        f"Chance is {1 / CLASSES:.0%}. No better than chance, by three standard deviations of a guess, are seeds of "
+        f"{listed(found)}: such a model has not begun to learn, and its difference from another says how fast that one begins."
+    )
+
+
+def is_guess(accuracy: float, samples: int) -> bool:
+    """Return whether an accuracy is within three standard deviations of one of guesses.
+
+    Example:
+        >>> is_guess(0.11, 2_000), is_guess(0.13, 2_000), is_guess(0.13, 400)
+        (True, False, True)
+    """
+    chance = 1 / CLASSES
+    sd = math.sqrt(chance * (1 - chance) / samples)
+    return accuracy < chance + 3 * sd
 
 
 def cost(paces: Rows) -> str:

@@ -119,6 +119,16 @@ def test_tables_show_what_was_run():
     assert "| 1,024 | softmax | 500 | 1,200 | 10.0 |" in contests.cost(paces)
 
 
+def test_seeds_that_only_guess_are_named():
+    tenth = [1.0] + 9 * [0.0]
+    rows = [row("linear InfSA", 0, tenth), row("linear InfSA", 1, 10 * [1.0])]
+    rows.append(row("softmax", 0, 10 * [1.0]))
+    text = contests.guesses(rows)
+    assert "Chance is 10%." in text
+    assert "seeds of linear InfSA at 1,024 patches (1 of 2): such" in text
+    assert contests.guesses(rows[1:]) == ""
+
+
 def test_ten_seeds_differ_from_the_first_test_in_epochs_and_test_set_alone():
     section = ten_seeds.SECTIONS[ten_seeds.NAME]
     rows = list(section.plan(section.seeds))
