@@ -49,8 +49,6 @@ PARAMETERS, DEPTH, BATCH, WEIGHT_DECAY = 20_000, 2, 16, 0.025
 WARMUP = 0.1
 """Share of the steps in which the rate rises."""
 RATES = (1e-3, 3e-3, 1e-2)
-SHORTER = 2
-"""Divisor of the steps when rates are tried."""
 # Named on 29 November 2026 before the first run; seed 0 chooses the rates.
 SEEDS = (200, 201, 202, 203, 204)
 ROUNDS = 5
@@ -61,6 +59,7 @@ class Size(NamedTuple):
 
     Attributes:
         steps: training steps of the fastest model; their time is that of all models.
+        tried: its steps when rates are tried.
         tested, validated: canvases of the test and of validation, which the quadratic models need
             most of their time for.
         paced: steps per round when the paces are measured.
@@ -68,16 +67,19 @@ class Size(NamedTuple):
     """
 
     steps: int
+    tried: int
     tested: int
     validated: int
     paced: int
     budgets: tuple[str, ...] = (EQUAL_TIME,)
 
 
+# On 1 December 2026, after the runs at 256 patches and before any at 1,024, the steps at 1,024 became
+# 6,000 instead of 1,200, also when rates are tried: see ``LONGER`` in ``contests.py``.
 SIZES = {
-    256: Size(1_200, 2_000, 500, 20, (EQUAL_TIME, EQUAL_STEPS)),
-    1_024: Size(1_200, 2_000, 500, 4),
-    4_096: Size(400, 400, 150, 1),
+    256: Size(1_200, 600, 2_000, 500, 20, (EQUAL_TIME, EQUAL_STEPS)),
+    1_024: Size(6_000, 6_000, 2_000, 500, 4),
+    4_096: Size(400, 200, 400, 150, 1),
 }
 
 
@@ -216,7 +218,7 @@ def run(options: Options) -> None:
     for patches in map(int, options.chosen(map(str, SIZES))):
         size = SIZES[patches]
         if options.small:
-            size = Size(2, 32, 32, 1, size.budgets)
+            size = Size(2, 1, 32, 32, 1, size.budgets)
         measure_paces(patches, size, options)
         paces = paces_at(PACES.rows(options.results), patches)
         counts = {
@@ -230,7 +232,7 @@ def run(options: Options) -> None:
                 "patches": patches,
                 "variant": name,
                 "rate": rate,
-                "steps": max(1, counts[EQUAL_TIME][name] // SHORTER),
+                "steps": max(1, counts[EQUAL_TIME][name] * size.tried // size.steps),
             }
             for name, rate in product(NAMES, RATES)
         ]

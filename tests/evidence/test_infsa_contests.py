@@ -116,7 +116,7 @@ def test_tables_show_what_was_run():
     assert "| 1,024 | softmax | 50.0 | 1 | 9 | 2.0 | 1,234 | 0.01 |" in text
     assert contests.scores([], {}).startswith("Not run: `python -m evidence run infsa equal-time`")
     paces = [{"patches": 1_024, "variant": "softmax", "step": 0.5}]
-    assert "| 1,024 | softmax | 500 | 1,200 | 10.0 |" in contests.cost(paces)
+    assert "| 1,024 | softmax | 500 | 6,000 | 50.0 |" in contests.cost(paces)
 
 
 def test_seeds_that_only_guess_are_named():
