@@ -6,13 +6,16 @@ Both contests are judged together.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import product
+from statistics import fmean
 from typing import Any
 
 from ..kit.claims import Claim, Sample, claims_tables, judge, primary_texts
 from ..kit.contest import by_model, paced_on
-from ..kit.grid import run_sections, sections
-from ..kit.page import head, listed, load, spread, table
+from ..kit.grid import Row, run_sections, sections
+from ..kit.page import at_an_end, head, listed, load, spread, table
 from ..kit.statistics import Rows, paired
 from ..kit.subject import Options
 from . import canvases, equal_time, ten_seeds
@@ -21,6 +24,7 @@ from .equal_time import (
     CANVASES,
     CLASSES,
     CLUTTER,
+    CONSTANT,
     DEPTH,
     EQUAL_STEPS,
     EQUAL_TIME,
@@ -84,25 +88,29 @@ TEXT = """{head}Linear InfSA takes time proportional to the number of patches, p
 
 ## Equal time
 
+{state}
+
 **Data.** An article of Fashion-MNIST (28 × 28 pixels, {classes} classes) lies on a canvas of {side} × {side} pixels with noise, among {clutter} fragments of others.
 The same canvases ({train:,} for training) are cut into patches of 4 × 4 pixels (256 patches), of 2 × 2 (1,024) and of single pixels
-(4,096).
+(4,096). The tests have {tested} canvases.
 
-**Models.** All models have {depth} pre-norm blocks, a class token and about {parameters:,} parameters, by their widths. {heads} heads (linear InfSA: {linear_heads}, since
-each of its heads has a single response for all queries): more would make the quadratic models slower. InfSA has the released rule for
-the depth. *Linear attention* is the control: also of linear cost, with a response of its own for every query.
+**Models.** All models have {depth} pre-norm blocks, a class token and about {parameters:,} parameters: their widths are chosen so. Linear InfSA has {linear_heads} heads,
+because each of its heads gives the same output to every patch; the others have {heads}, because more would make pure InfSA and softmax slower. Softmax is PyTorch's fused function.
+In both InfSA models every layer adds its output times the same γ = {decay}, as the released code does. *Linear attention* is the control: also of linear cost, with an output of its own for every patch.
 
-**Time.** Every model is trained for as long as the fastest one needs for {steps}, in batches of {batch}. The number of steps follows
-from the CPU seconds per step of one thread, medians of rounds that alternate between the models. The learning rate is chosen for each model among {rates} by the loss on validation, with
+**Time.** Every model gets the time that the fastest one needs for {steps}, in batches of {batch}. The numbers of steps were computed
+from seconds per step that were measured before (CPU seconds of one thread, medians of rounds that alternate between the models), so the seconds of the runs differ somewhat.
+All models stop early, some after less than one pass over the training canvases: the accuracies compare the start of training, not what the models can reach.
+The learning rate is chosen for each model among {rates} by the loss on validation, with
 seed 0 and half of its steps (at 1,024 patches, all of them). The seeds of the tables ({seeds}) and the primary claims were named before the first run.
 
 {longer}
 
 {equal_time}
 
-{guesses}
+{findings}
 
-With equal steps, at 256 patches, where the quadratic models can afford it:
+With equal steps, at 256 patches. Where fewer than five seeds were run, they are the first ones. The fastest model has the same steps in both tables.
 
 {equal_steps}
 
@@ -111,19 +119,21 @@ With equal steps, at 256 patches, where the quadratic models can afford it:
 ## Ten fresh seeds
 
 {first} Here both are trained again
-with ten fresh seeds, with the same canvases, models and learning rate, but for {epochs} epochs instead of 20 and with a test of {tested:,} canvases instead of 2,000.
-It is a test of its own: the claim about 20 epochs stays as it is.
+with ten fresh seeds, with the same training canvases (36 patches), models and learning rate, but for {epochs} epochs instead of 20, to save time, and with a test of {tested_again:,} canvases instead of 2,000.
+The seeds and the epochs were named before the first run.
+This test stands by itself: it says nothing about 20 epochs, and the claim about them stays as it is.
 
 {ten_seeds}
+
+{second}
 
 ## Claims
 
 {claims}
 """
-
-LONGER = """Two changes were made on 1 December 2026, after the runs at 256 patches, where linear InfSA was at chance after {few:,} steps. In
-trials with seed 0, at 256 and at 1,024 patches, it had left chance after {many:,} steps. So it gets as many at 1,024 patches instead of
-{few:,}; nothing had been run there before. At 4,096 patches the contest was stopped after one run of linear InfSA, which was at chance{hours}."""
+LONGER = """Two changes were made on 1 December 2026, after the runs at 256 patches, where linear InfSA was at chance after {few:,} steps. It was then tried
+for {many:,} steps with seed 0, at 256 and at 1,024 patches, and had left chance in validation at both; no other model was tried. So the contest at 1,024 patches
+has {many:,} steps instead of {few:,}. Apart from that trial, nothing had been run there before. The contest at 4,096 patches was stopped after one run of linear InfSA, which was at chance.{hours}"""
 
 
 def primary(options: Options) -> Options:
@@ -145,6 +155,7 @@ def page() -> str:
     """Return the text of the page."""
     found = load(equal_time.FILE) or {}
     runs = results()
+    timed, tuned = runs[EQUAL_TIME], found.get("tuning", [])
     before = {"primary": _named(found, load(ten_seeds.FILE) or {})}
     steps = [f"{size.steps:,} steps at {patches:,} patches" for patches, size in SIZES.items()]
     return TEXT.format(
@@ -155,21 +166,25 @@ def page() -> str:
         train=CANVASES["train"],
         depth=DEPTH,
         parameters=PARAMETERS,
+        tested=listed(dict.fromkeys(f"{size.tested:,}" for size in SIZES.values())),
         heads=KINDS[SOFTMAX].heads,
+        decay=CONSTANT["decay"],
         linear_heads=KINDS[LINEAR].heads,
         steps=listed(steps),
         batch=BATCH,
         rates=", ".join(map(str, RATES)),
         seeds=listed(SEEDS),
         longer=longer(found.get("paces", [])),
-        equal_time=scores(runs[EQUAL_TIME], found),
-        guesses=guesses(runs[EQUAL_TIME]),
+        state=state(timed),
+        equal_time=scores(timed, found),
+        findings=bullets([*rankings(timed), guesses(runs), *edges(timed, tuned)]),
         equal_steps=scores(runs[EQUAL_STEPS], found),
         cost=cost(found.get("paces", [])),
         first=first_test(),
         epochs=ten_seeds.EPOCHS,
-        tested=ten_seeds.TESTED,
+        tested_again=ten_seeds.TESTED,
         ten_seeds=ten_seeds.section(),
+        second=second_test(runs),
         claims=claims_tables(CLAIMS, runs, before),
     )
 
@@ -184,6 +199,17 @@ def first_test() -> str:
         f"In the [first test](infsa.md), with {found.n} seeds on all canvases, pure InfSA was "
         f"{100 * found.mean:.1f} points ahead of softmax (p = {first.p:.3f} after the adjustment for "
         "all primary claims of that page)."
+    )
+
+
+def second_test(runs: Results) -> str:
+    """Say how the test with ten seeds ended."""
+    (found,) = (one for one in judge(CLAIMS, runs) if one.claim in ten_seeds.CLAIMS)
+    if found.found is None or found.p is None:
+        return ""
+    return (
+        f"Pure InfSA minus softmax is {100 * found.found.mean:+.2f} points (p = {found.p:.3f} after the "
+        "adjustment for all primary claims of this page)."
     )
 
 
@@ -206,10 +232,9 @@ def scores(rows: Rows, found: dict[str, Any]) -> str:
             first = runs[0]
             accuracy = spread(row["accuracy"] for row in runs)
             seconds = spread((row["seconds"] for row in runs), scale=1.0)
-            facts = f"{first['parameters']:,}", first["rate"]
-            lines.append(
-                (f"{patches:,}", name, accuracy, len(runs), first["steps"], seconds, *facts)
-            )
+            passes = f"{first['steps'] * BATCH / CANVASES['train']:.1f}"
+            facts = first["steps"], passes, seconds, f"{first['parameters']:,}", first["rate"]
+            lines.append((f"{patches:,}", name, accuracy, len(runs), *facts))
     command = "`python -m evidence run infsa equal-time`"
     if not lines:
         return f"Not run: {command}."
@@ -219,11 +244,23 @@ def scores(rows: Rows, found: dict[str, Any]) -> str:
         "test accuracy (%)",
         "seeds",
         "steps",
+        "passes over the data",
         "CPU seconds",
         "parameters",
         "rate",
     )
     return f"{command}. Machine: {paced_on(found.get('paces', []), found['machine'])}\n\n{table(heads, lines)}"
+
+
+def state(rows: Rows) -> str:
+    """Say which sizes were run with equal time."""
+    planned = len(NAMES) * len(SEEDS)
+    found = []
+    for patches in SIZES:
+        number = len(at(rows, patches))
+        amount = {0: "not run", planned: "complete"}.get(number, f"{number} of {planned} runs")
+        found.append(f"{patches:,} patches: {amount}")
+    return f"State of the contest: {'; '.join(found)}."
 
 
 def longer(paces: Rows) -> str:
@@ -235,42 +272,85 @@ def longer(paces: Rows) -> str:
         # All models have the time of the fastest one, in the runs and where rates are tried.
         runs = len(NAMES) * (len(SEEDS) + len(RATES))
         found = many * min(seconds.values()) * runs / 3_600
-        hours = f": with {many:,} steps it would take {found:.0f} hours on a core"
+        hours = (
+            f" All of its runs ({len(NAMES)} models, {len(SEEDS)} seeds, {len(RATES)} rates) with {many:,} steps "
+            f"would take {found:.0f} hours on a core."
+        )
     return LONGER.format(few=SIZES[256].steps, many=many, hours=hours)
 
 
-def guesses(rows: Rows) -> str:
-    """Say which models have seeds that are no better than guesses."""
-    found = []
+def bullets(sentences: Iterable[str]) -> str:
+    """Return sentences as a list of Markdown, without empty ones."""
+    return "\n".join(f"- {one}" for one in sentences if one)
+
+
+def rankings(rows: Rows) -> Iterator[str]:
+    """Yield the order of the models at every size whose runs are complete."""
     for patches in SIZES:
-        for name, runs in by_model(at(rows, patches), NAMES).items():
-            number = sum(is_guess(row["accuracy"], row["answers"]["accuracy"]["n"]) for row in runs)
+        groups = by_model(at(rows, patches), NAMES)
+        if [len(runs) for runs in groups.values()] != len(NAMES) * [len(SEEDS)]:
+            continue
+        means = {name: fmean(row["accuracy"] for row in runs) for name, runs in groups.items()}
+        order = sorted(NAMES, key=means.__getitem__, reverse=True)
+        each = ", ".join(f"{name} ({100 * means[name]:.1f}%)" for name in order)
+        yield f"With equal time at {patches:,} patches the order of the means is {each}."
+
+
+def guesses(runs: Results) -> str:
+    """Say which models have runs that are at chance."""
+    found = []
+    for patches, name in product(SIZES, NAMES):
+        counts = []
+        for budget in (EQUAL_TIME, EQUAL_STEPS):
+            rows = by_model(at(runs[budget], patches), NAMES).get(name, [])
+            number = sum(map(is_guess, rows))
             if number:
-                found.append(f"{name} at {patches:,} patches ({number} of {len(runs)})")
+                counts.append(f"{number} of {len(rows)} with {budget}")
+        if counts:
+            found.append(f"{name} at {patches:,} patches ({', '.join(counts)})")
     if not found:
         return ""
     return (
-        f"Chance is {1 / CLASSES:.0%}. No better than chance, by three standard deviations of a guess, are seeds of "
-        f"{listed(found)}: such a model has not begun to learn, and its difference from another says how fast that one begins."
+        f"Chance is {1 / CLASSES:.0%}. At chance, which is less than three standard errors of guessing above it, are runs of "
+        f"{listed(found)}. A comparison with a model at chance says only that the other one has left it in this time."
     )
 
 
-def is_guess(accuracy: float, samples: int) -> bool:
-    """Return whether an accuracy is within three standard deviations of one of guesses.
+def edges(rows: Rows, tuned: Rows) -> Iterator[str]:
+    """Yield what speaks against the choice of rates, at every size that has runs."""
+    for patches in SIZES:
+        chosen = {row["variant"]: row["rate"] for row in at(rows, patches)}
+        text = at_an_end(chosen, dict.fromkeys(NAMES, RATES))
+        if text:
+            yield f"Rates at {patches:,} patches: {text[0].lower()}{text[1:]}"
+        least = {name: min_loss(at(tuned, patches), name) for name in chosen}
+        blind = [name for name, loss in least.items() if loss > math.log(CLASSES) - 0.01]
+        if blind:
+            yield f"At no rate did {listed(blind)} leave chance there, so that the choice means nothing."
+
+
+def min_loss(tuned: Rows, name: str) -> float:
+    """Return a model's least loss among its tried rates; infinity without any."""
+    return min((row["loss"] for row in tuned if row["variant"] == name), default=math.inf)
+
+
+def is_guess(row: Row) -> bool:
+    """Return whether a run's accuracy is within three standard errors of that of guesses.
 
     Example:
-        >>> is_guess(0.11, 2_000), is_guess(0.13, 2_000), is_guess(0.13, 400)
-        (True, False, True)
+        >>> tests = {0.11: 2_000, 0.121: 2_000, 0.13: 400}
+        >>> [is_guess({"accuracy": a, "answers": {"accuracy": {"n": n}}}) for a, n in tests.items()]
+        [True, False, True]
     """
     chance = 1 / CLASSES
-    sd = math.sqrt(chance * (1 - chance) / samples)
-    return accuracy < chance + 3 * sd
+    samples = row["answers"]["accuracy"]["n"]
+    return row["accuracy"] < chance + 3 * math.sqrt(chance * (1 - chance) / samples)
 
 
 def cost(paces: Rows) -> str:
     """Say what the quadratic models would need for the steps of the fastest one."""
     if not paces:
-        return "Equal steps at more patches were not run."
+        return "Equal steps were not run at more patches."
     lines = []
     for patches, size in SIZES.items():
         seconds = equal_time.paces_at(paces, patches)
@@ -282,6 +362,6 @@ def cost(paces: Rows) -> str:
             lines.append((f"{patches:,}", name, step, f"{size.steps:,}", f"{minutes:,.1f}"))
     heads = "patches", "model", "ms per step", "steps", "CPU minutes for equal steps"
     return (
-        "Equal steps at more patches were not run, because of what the quadratic models cost; the "
-        f"table gives it for a single run.\n\n{table(heads, lines)}"
+        "Equal steps were not run at more patches, where they cost the quadratic models too much. The table "
+        f"has the minutes of one run with equal steps, computed from those of a step.\n\n{table(heads, lines)}"
     )

@@ -113,7 +113,7 @@ def test_claims_without_runs_are_open():
 def test_tables_show_what_was_run():
     found = {"machine": {"processor": "some", "threads": 1, "torch": "2"}}
     text = contests.scores([row("softmax", 0, [1.0, 0.0])], found)
-    assert "| 1,024 | softmax | 50.0 | 1 | 9 | 2.0 | 1,234 | 0.01 |" in text
+    assert "| 1,024 | softmax | 50.0 | 1 | 9 | 0.0 | 2.0 | 1,234 | 0.01 |" in text
     assert contests.scores([], {}).startswith("Not run: `python -m evidence run infsa equal-time`")
     paces = [{"patches": 1_024, "variant": "softmax", "step": 0.5}]
     assert "| 1,024 | softmax | 500 | 6,000 | 50.0 |" in contests.cost(paces)
@@ -123,10 +123,36 @@ def test_seeds_that_only_guess_are_named():
     tenth = [1.0] + 9 * [0.0]
     rows = [row("linear InfSA", 0, tenth), row("linear InfSA", 1, 10 * [1.0])]
     rows.append(row("softmax", 0, 10 * [1.0]))
-    text = contests.guesses(rows)
+    text = contests.guesses({EQUAL_TIME: rows, EQUAL_STEPS: rows[:1]})
     assert "Chance is 10%." in text
-    assert "seeds of linear InfSA at 1,024 patches (1 of 2): such" in text
-    assert contests.guesses(rows[1:]) == ""
+    assert (
+        "linear InfSA at 1,024 patches (1 of 2 with equal time, 1 of 1 with equal steps)." in text
+    )
+    assert contests.guesses({EQUAL_TIME: rows[1:], EQUAL_STEPS: []}) == ""
+
+
+def test_only_complete_sizes_are_ranked():
+    accuracies = dict(zip(NAMES, ([1.0, 1.0], [0.0, 0.0], [1.0, 0.0], [0.0, 0.0]), strict=True))
+    rows = [row(name, seed, accuracies[name]) for name in NAMES for seed in equal_time.SEEDS]
+    (text,) = contests.rankings(rows)
+    assert (
+        "at 1,024 patches the order of the means is linear InfSA (100.0%), softmax (50.0%)" in text
+    )
+    assert contests.state(rows).endswith(
+        "256 patches: not run; 1,024 patches: complete; 4,096 patches: not run."
+    )
+    assert not list(contests.rankings(rows[1:]))
+    assert "1,024 patches: 19 of 20 runs" in contests.state(rows[1:])
+
+
+def test_rates_at_an_end_and_rates_without_effect_are_named():
+    rows = [row("linear InfSA", 0, [1.0, 0.0]), row("softmax", 0, [1.0, 0.0]) | {"rate": 3e-3}]
+    losses = {"linear InfSA": 2.303, "softmax": 2.0}
+    tuned = [{"patches": 1_024, "variant": name, "loss": loss} for name, loss in losses.items()]
+    end, blind = contests.edges(rows, tuned)
+    assert end.startswith("Rates at 1,024 patches: the first or the last")
+    assert end.endswith("for: linear InfSA.")
+    assert blind.startswith("At no rate did linear InfSA leave chance")
 
 
 def test_ten_seeds_differ_from_the_first_test_in_epochs_and_test_set_alone():
