@@ -326,7 +326,7 @@ def edges(rows: Rows, tuned: Rows) -> Iterator[str]:
         least = {name: min_loss(at(tuned, patches), name) for name in chosen}
         blind = [name for name, loss in least.items() if loss > math.log(CLASSES) - 0.01]
         if blind:
-            yield f"At no rate did {listed(blind)} leave chance there, so that the choice means nothing."
+            yield f"At no rate did {listed(blind)} leave chance at {patches:,} patches, so that the choice means nothing."
 
 
 def min_loss(tuned: Rows, name: str) -> float:
