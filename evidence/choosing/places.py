@@ -74,6 +74,7 @@ DEPTHS = "evolution: Pictures, {0} steps: one set of weights costs little beside
 FIXED = "evolution: Pictures, {0} steps: one set of weights costs little beside one trained with {0} steps alone"
 LOW_RANK = "itnet: Digits: low rank beats {} at equal parameters"
 CANVASES = "canvases: All canvases: {}"
+SMALL_PATCHES = "infsa-contests: 256 patches, equal time: linear InfSA is more accurate than {}"
 PLACES = (
     Place(
         "itnet",
@@ -226,17 +227,21 @@ PLACES = (
     Place(
         "linear_infsa",
         "not decided",
-        "softmax, by LeRF",
+        "`linear_attention`, 256 patches",
         Words(
-            open="A step at many tokens takes little time. Its accuracy was compared only at 36 "
-            "patches, where no difference from softmax was found.",
+            open="A step at many tokens takes little time. On canvases of 36 patches no difference "
+            "in accuracy from softmax was found.",
         ),
         (CANVASES.format("linear InfSA is more accurate than softmax"),),
         Words(
-            open="By LeRF its attention maps are less faithful than softmax's, by MoRF no "
+            open="It is slow to begin: on canvases of 256 small patches most of its runs are still "
+            "at chance when linear attention and softmax, in the same short time, have begun to "
+            "learn. By LeRF its attention maps are less faithful than softmax's, by MoRF no "
             "difference was found.",
         ),
         (
+            SMALL_PATCHES.format("linear attention"),
+            SMALL_PATCHES.format("softmax"),
             CANVASES.format("LeRF: linear above softmax"),
             CANVASES.format("MoRF: linear above softmax"),
         ),
