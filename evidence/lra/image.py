@@ -187,7 +187,10 @@ def section() -> str:
         lines = []
         for variant, rows in one.by_variant(found.get(name, [])).items():
             score = spread(row["accuracy"] for row in rows)
-            cells = [variant, score, len(rows), f"{rows[0]['parameters']:,}"]
+            seeds = f"{len(rows)}"
+            if len(rows) < one.seeds:
+                seeds += f" of {one.seeds}"
+            cells = [variant, score, seeds, f"{rows[0]['parameters']:,}"]
             # The choice is the last override.
             if one.choices:
                 cells.append(f"`{rows[0]['overrides'][-1]}`")
