@@ -63,19 +63,19 @@ def test_rows_of_the_image_task_differ_in_their_operator_alone(name):
 
 
 def test_the_image_tasks_page_shows_what_was_run_and_judges_it(monkeypatch):
-    section = image.SECTIONS["attentions"]
+    section = image.SECTIONS["attentions again"]
     rows = [
         row | {"seed": seed, "accuracy": accuracy + seed / 1000, "parameters": 1000}
         for seed in range(5)
         for accuracy, row in (
-            (0.4, section.row("softmax", image.RATES[0])),
-            (0.5 + seed / 500, section.row("luna", image.RATES[1])),
+            (0.4, section.row("softmax", image.LARGER[0])),
+            (0.5 + seed / 500, section.row("luna", image.LARGER[1])),
         )
     ]
-    monkeypatch.setattr(image, "sections", lambda file: {"attentions": rows})
+    monkeypatch.setattr(image, "sections", lambda file: {"attentions again": rows})
     text = image.section()
-    assert "| luna | 50.6 ± 0.5 | 5 | 1,000 | `optimizer.lr=0.003` |" in text
-    assert "| Image: LUNA above softmax | 64.32 over 39.14 | +10.4 ± 0.3 (5 seeds)" in text
+    assert "| luna | 50.6 ± 0.5 | 5 of 12 | 1,000 | `optimizer.lr=0.01` |" in text
+    assert "| Image: twelve fresh seeds: LUNA above softmax | 64.32 over 39.14 | +10.4 ± 0.3 (5 seeds)" in text
     assert text.count("reproduced") == 1
     assert "kernels" not in text.split("primary claim")[0]
 
