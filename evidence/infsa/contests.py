@@ -38,6 +38,10 @@ from .equal_time import (
 )
 
 LINEAR, PURE, SOFTMAX, CONTROL = NAMES
+PLANNED = len(NAMES) * len(SEEDS)
+"""Runs of a size with equal time."""
+NO_GAIN = 0.01
+"""A loss that is less than this below that of guesses, in nats, is one of guesses."""
 Results = dict[str, Rows]
 """Runs of each budget of the contest at equal time, and of the section with ten seeds."""
 
@@ -100,7 +104,7 @@ In both InfSA models every layer adds its output times the same γ = {decay}, as
 
 **Time.** Every model gets the time that the fastest one needs for {steps}, in batches of {batch}. The numbers of steps were computed
 from seconds per step that were measured before (CPU seconds of one thread, medians of rounds that alternate between the models), so the seconds of the runs differ somewhat.
-All models stop early, some after less than one pass over the training canvases: the accuracies compare the start of training, not what the models can reach.
+The runs are short, some less than one pass over the training canvases: the accuracies compare the start of training, not what the models can reach.
 The learning rate is chosen for each model among {rates} by the loss on validation, with
 seed 0 and half of its steps (at 1,024 patches, all of them). The seeds of the tables ({seeds}) and the primary claims were named before the first run.
 
@@ -254,11 +258,10 @@ def scores(rows: Rows, found: dict[str, Any]) -> str:
 
 def state(rows: Rows) -> str:
     """Say which sizes were run with equal time."""
-    planned = len(NAMES) * len(SEEDS)
     found = []
     for patches in SIZES:
         number = len(at(rows, patches))
-        amount = {0: "not run", planned: "complete"}.get(number, f"{number} of {planned} runs")
+        amount = {0: "not run", PLANNED: "complete"}.get(number, f"{number} of {PLANNED} runs")
         found.append(f"{patches:,} patches: {amount}")
     return f"State of the contest: {'; '.join(found)}."
 
@@ -287,9 +290,9 @@ def bullets(sentences: Iterable[str]) -> str:
 def rankings(rows: Rows) -> Iterator[str]:
     """Yield the order of the models at every size whose runs are complete."""
     for patches in SIZES:
-        groups = by_model(at(rows, patches), NAMES)
-        if [len(runs) for runs in groups.values()] != len(NAMES) * [len(SEEDS)]:
+        if len(at(rows, patches)) < PLANNED:
             continue
+        groups = by_model(at(rows, patches), NAMES)
         means = {name: fmean(row["accuracy"] for row in runs) for name, runs in groups.items()}
         order = sorted(NAMES, key=means.__getitem__, reverse=True)
         each = ", ".join(f"{name} ({100 * means[name]:.1f}%)" for name in order)
@@ -324,14 +327,14 @@ def edges(rows: Rows, tuned: Rows) -> Iterator[str]:
         if text:
             yield f"Rates at {patches:,} patches: {text[0].lower()}{text[1:]}"
         least = {name: min_loss(at(tuned, patches), name) for name in chosen}
-        blind = [name for name, loss in least.items() if loss > math.log(CLASSES) - 0.01]
+        blind = [name for name, loss in least.items() if loss > math.log(CLASSES) - NO_GAIN]
         if blind:
             yield f"At no rate did {listed(blind)} leave chance at {patches:,} patches, so that the choice means nothing."
 
 
 def min_loss(tuned: Rows, name: str) -> float:
-    """Return a model's least loss among its tried rates; infinity without any."""
-    return min((row["loss"] for row in tuned if row["variant"] == name), default=math.inf)
+    """Return a model's least loss among its tried rates."""
+    return min(row["loss"] for row in tuned if row["variant"] == name)
 
 
 def is_guess(row: Row) -> bool:

@@ -30,12 +30,12 @@ def luna(option: str) -> tuple[str]:
 
 
 ALONE = ATTENTIONS | {"performer": "{name: linear_attention, feature_map: performer}"}
-THREE = {name: (f"operator={ALONE[name]}",) for name in ("luna", "softmax", "hedgehog")}
 LARGER = tuple(f"optimizer.lr={rate}" for rate in (3e-3, 1e-2))
 RANDOM = "{name: linear_attention, feature_map: rff, feature_options: {features: 64}}"
 ROWS = {name: (f"operator={operator}",) for name, operator in ALONE.items()} | {
     f"{name} + convolution": beside(name) for name in ("luna", "softmax")
 }
+THREE = {name: ROWS[name] for name in ("luna", "softmax", "hedgehog")}
 KERNELS = {
     "M = 8, L = 8": beside("luna"),
     **{f"L = {channels}": luna(f"channels: {channels}") for channels in (2, 4, 16)},
@@ -46,40 +46,54 @@ KERNELS = {
 }
 PERFORMER = "{name: linear_attention, feature_map: performer, feature_options: {features: 64}}"
 CONTROL = {"M = 8, L = 8": beside("luna"), "performer, 64 features": beside(PERFORMER)}
-SECTIONS = {
-    "attentions": Section(
-        "Attentions, the rate of each by validation",
+
+
+def tuned(
+    title: str,
+    variants: dict[str, tuple[str, ...]],
+    rates: tuple[str, ...],
+    *,
+    epochs: int,
+    seeds: int,
+    first: int = 0,
+) -> Section:
+    """Return a section in which the rate of each variant is chosen on validation after an epoch."""
+    return Section(
+        title,
         "lra-image",
-        ("training.epochs=3",),
-        ROWS,
-        seeds=5,
-        choices=dict.fromkeys(ROWS, RATES),
+        (f"training.epochs={epochs}",),
+        variants,
+        seeds=seeds,
+        first=first,
+        choices=dict.fromkeys(variants, rates),
         brief=("training.epochs=1",),
+    )
+
+
+SECTIONS = {
+    "attentions": tuned(
+        "Attentions, the rate of each by validation", ROWS, RATES, epochs=3, seeds=5
     ),
     # Named on 1 December 2026 before the first run, with fresh seeds. In the first runs, the largest
     # rate was best for every model, so that a larger one is tried here.
-    "attentions again": Section(
+    "attentions again": tuned(
         "LUNA, softmax and Hedgehog again, with twelve fresh seeds and a larger rate, by validation",
-        "lra-image",
-        ("training.epochs=2",),
         THREE,
+        LARGER,
+        epochs=2,
         seeds=12,
         first=200,
-        choices=dict.fromkeys(THREE, LARGER),
-        brief=("training.epochs=1",),
     ),
     # Named on 28 November 2026 before the first run, with fresh seeds. Random features were meant to
     # be the control, but they are sines and cosines, and a quarter of their denominators is zero or
     # negative. Performer's features are positive.
-    "control": Section(
+    "control": tuned(
         "Learned kernels and Performer's random ones beside the convolution, the rate by validation",
-        "lra-image",
-        ("training.epochs=2",),
         CONTROL,
+        RATES,
+        epochs=2,
         seeds=10,
         first=100,
-        choices=dict.fromkeys(CONTROL, RATES),
-        brief=("training.epochs=1",),
     ),
     "kernels": Section(
         "LUNA's sizes and variants beside the convolution, at the recipe's rate",
