@@ -1,4 +1,4 @@
-"""Page docs/results/evolution.md: one set of weights for all depths, and schemes at equal cost.
+"""Page docs/results/evolution.md: one set of weights for all depths, and two schemes.
 
 Both contests share a file of results and are judged together.
 """
@@ -47,7 +47,7 @@ CLAIMS = [
     *map(cost_of_drawing, BUDGETS["pictures"]),
     *equal_attention.CLAIMS,
 ]
-TEXT = """{head}The [continuous transformer](continuous-transformer.md) says that depth is a numerical choice, and so is the scheme. Both are tried here at equal cost.
+TEXT = """{head}The [continuous transformer](continuous-transformer.md) says that depth is a numerical choice, and so is the scheme. Here depths are compared at equal epochs, and schemes at equal evaluations of attention.
 The learning rate of every model is chosen among three on validation, with seed 0 and a third to a half of the epochs; the seeds of the tables
 (from {first}) and the primary claims were named before the first run. The pictures are those of Fashion-MNIST as 16 patches of 7 × 7 pixels:
 8,000 are for training, 10,000 for testing. All models are pre-norm, of width 32.
@@ -58,8 +58,11 @@ The learning rate of every model is chosen among three on validation, with seed 
 
 Encoders of {counts} layers are trained separately. The one set of weights (the *control* of the equation) is given at {knots} times, its *knots*, and linear between them. It has as many parameters as
 the encoder of {knots} layers, and draws the number of its steps from {fewest} to {most} for every optimizer step. The encoders of 8 and 16 layers have two and four times
-as many parameters. The *early exit* applies the head of the deepest encoder after its first layers, where it was never trained: a weak rival. A sample passes through {all_layers} layers to train the four encoders, and
-on average through {mean_steps:g} steps to train the one set of weights.
+as many parameters. The *early exit* applies the head of the deepest encoder after its first layers, where it was never trained: a weak rival.
+
+All are trained for {epochs} epochs. A sample passes through {all_layers} layers to train the four encoders, and
+on average through {mean_steps:g} steps to train the one set of weights, whose training thus takes longer than that of the encoder of {knots} layers alone. That encoder is therefore
+also trained for {longer} epochs, in which a sample passes through as many layers.
 
 {depths}
 
@@ -105,7 +108,7 @@ def run_equal_attention(options: Options) -> None:
 def page() -> str:
     """Return the text of the page."""
     return TEXT.format(
-        head=head("Results: depth and scheme at equal cost", "continuous", FILE),
+        head=head("Results: depth and scheme", "continuous", FILE),
         answer=answered(judge(CLAIMS, sections(FILE))),
         first=depths.FIRST_SEED,
         fewest=COUNTS[0],
@@ -113,7 +116,9 @@ def page() -> str:
         counts=listed(COUNTS),
         knots=KNOTS,
         all_layers=sum(COUNTS),
-        mean_steps=(COUNTS[0] + DEEPEST) / 2,
+        mean_steps=depths.MEAN_STEPS,
+        epochs=depths.EPOCHS,
+        longer=depths.LONGER,
         depths=depths.section(),
         dear=PER_STEP["strang"],
         fine=FINE,

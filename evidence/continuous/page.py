@@ -79,7 +79,7 @@ in the table above.
 ## Compared with encoders trained for each depth
 
 This section compares one set of weights for 2 to 8 steps with encoders of 2 and 4 layers that are trained separately, and with an early exit of the
-deeper encoder: its head applied after two of four layers. [Depth and scheme at equal cost](evolution.md) has encoders of up to 16 layers, on pictures.
+deeper encoder: its head applied after two of four layers. [Depth and scheme](evolution.md) has encoders of up to 16 layers, on pictures.
 
 {layers}
 

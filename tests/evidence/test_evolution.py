@@ -1,4 +1,4 @@
-"""Depth and scheme at equal cost: what is evaluated of each model, and the page of the results."""
+"""Depth and scheme: what is evaluated of each model, and the page of the results."""
 
 from __future__ import annotations
 
