@@ -46,6 +46,7 @@ class Place:
         strength_claims, weakness_claims: the claims of results pages (``"SET: TEXT"``) that these
             sentences are about; the first is that of ``ahead`` or ``behind``.
         timed: its name in the file of times; empty if it was not timed.
+        price: a sentence on its cost, if it was not timed.
     """
 
     operator: str
@@ -56,6 +57,7 @@ class Place:
     weakness: Words
     weakness_claims: tuple[str, ...]
     timed: str = ""
+    price: str = ""
 
 
 FIRST = "physics: Charges, {} particles{}, equal steps: ITNet is ahead of {}"
@@ -83,7 +85,8 @@ PLACES = (
         Words(
             "On pressures in random media, trained at 16 × 16, it is ahead of neuraloperator's "
             "Fourier neural operator of its size at equal steps, also at 32 × 32, never used in "
-            "training. More settings of it were tried, and it takes several times as long.",
+            "training. It takes many times as long, and more settings of it were tried. (From a Fourier "
+            "operator with ten times the parameters no difference was found at 16 × 16.)",
             "There it is also ahead of graph neural operators and of softmax attention. On bodies "
             "under gravity, at equal steps, it is ahead of softmax attention with absolute "
             "positions and, in rollouts, of an interaction network. On forces between 8 charges, "
@@ -108,7 +111,9 @@ PLACES = (
             "steps. On charges its first kernel, with absolute positions, is behind an interaction "
             "network.",
             "On Darcy's flow the Fourier operator and softmax attention are ahead at equal time, and "
-            "no difference from the graph neural operator was found. On charges EGNN, whose forces "
+            "no difference from the graph neural operator was found. Its small error there needs settings "
+            "that were searched, a radius among them: with those of other tables it is behind softmax "
+            "(*field*, above) and far behind the best of [ten sets](results/ten-sets.md). On charges EGNN, whose forces "
             "turn with the system, has much smaller errors. Under gravity attention with relative "
             "positions is ahead in rollouts too, and at equal time an interaction network. With 12 "
             "charges, never seen in training, an interaction network is ahead.",
@@ -130,17 +135,18 @@ PLACES = (
     Place(
         "itnet_low_rank",
         "Performer, on digits",
-        "higher ranks",
+        "softmax (long sums)",
         Words(
             open="ITNet's kernel for many points. On handwritten digits it is ahead of Performer "
             "and of softmax attention of its size, each at the best of two or three rates; its own "
-            "is the largest that was tried. On the digits of another recipe (*by data*, below) it "
-            "is level with softmax.",
+            "is the largest that was tried. On the digits of another recipe (*by data*, below), with two "
+            "seeds, no difference from softmax was found.",
         ),
         (LOW_RANK.format("performer"), LOW_RANK.format("softmax")),
         Words(
-            open="Accuracy grows with the rank (16 against 2 a head), so a low rank costs some of "
-            "it.",
+            open="On a long sum (*long*, below) it stays at a constant answer in all seeds, where softmax "
+            "solves the task. On digits and clothes (*by data*, below) a convolution is ahead. Accuracy "
+            "grows with the rank (16 against 2 a head), so a low rank costs some of it.",
         ),
         ("itnet: Accuracy grows with the rank",),
         "itnet_low_rank",
@@ -153,8 +159,9 @@ PLACES = (
             "On bits at exact lags in irregular times, a task made for a convolution, its network "
             "(CKCNN) is ahead of GRU-D and a neural CDE, which do little better than to guess.",
             "A TCN on a grid is its best rival there, and is behind. Series at half the rate of "
-            "training with the same weights: on PLAID it is ahead; on JapaneseVowels a TCN that "
-            "reads them interpolated is as good.",
+            "training with the same weights: on PLAID it is ahead (the TCN there reads less than "
+            "half of the longest series); on JapaneseVowels no difference from a TCN that reads them "
+            "interpolated was found.",
         ),
         (
             IRREGULAR.format("Lags", EQUAL_TIME, "the best of GRU-D and a neural CDE"),
@@ -165,7 +172,8 @@ PLACES = (
         Words(
             "Bursts of samples at irregular times: the best of GRU-D, a neural CDE and MiniROCKET "
             "is ahead on JapaneseVowels and on PLAID.",
-            "Twice the rate of training, and most samples lost (both on PLAID); permuted pixels.",
+            "Twice the rate of training, and most samples lost (both on PLAID); permuted pixels. On "
+            "complete series of PLAID MiniROCKET, a GRU and a TCN [are ahead](results/ckconv.md).",
         ),
         (
             IRREGULAR.format("JapaneseVowels", EQUAL_STEPS, OTHERS),
@@ -182,7 +190,8 @@ PLACES = (
         "Hedgehog (512 tokens, equal steps)",
         "`linear_attention`, in time",
         Words(
-            "Hidden words in texts of 512 tokens: at equal steps it is ahead of Hedgehog. Pictures of "
+            "Hidden words in texts of 512 tokens: at equal steps it is ahead of Hedgehog (rates by "
+            "the loss in validation; by the accuracy, Hedgehog's would be another, which was not run). Pictures of "
             "16 × 16 pixels read as tokens: its learned features are ahead of Performer's random "
             "ones, both beside a convolution, each at the larger of two rates.",
             "At 8,192 tokens no difference was found from softmax, which takes much longer there.",
@@ -219,7 +228,7 @@ PLACES = (
         (CANVASES.format("pure InfSA is more accurate than softmax"),),
         Words(
             "On the same canvases, trained for 8 epochs with ten fresh seeds, it is behind softmax.",
-            "Its attention maps do not find the object better than softmax's.",
+            "No difference was found in how well its attention maps and softmax's find the object.",
         ),
         (
             "infsa-contests: All canvases, ten fresh seeds, 8 epochs: pure InfSA is more accurate than softmax",
@@ -275,13 +284,17 @@ PLACES = (
         Words(
             "Strang splitting, which evaluates attention four times per step and the network "
             "twice, is behind Lie splitting at 8 evaluations of attention.",
-            "On pictures 2 steps are behind an encoder of 2 layers.",
+            "On clothes 2 steps are behind an encoder of 2 layers. On handwritten digits, trained with 2 "
+            "to 8 steps, 16 steps cost a few points.",
         ),
         (
             DEPTHS.format(2),
             "evolution: Pictures, 8 evaluations of attention: Strang, 2 steps, is ahead of Lie, 8 steps",
             "continuous: other schemes make better models: Strang against Lie",
+            PLATEAU.format("Pictures", 16, "pre-norm"),
         ),
+        price="[A step](splitting.md) takes about as long as a layer of an encoder, and in training one "
+        "set of weights takes all the steps that are drawn (9 on average, from 2 to 16).",
     ),
 )
 
@@ -313,7 +326,7 @@ def _part(place: Place, speed: dict[str, Any] | None) -> str:
     lines = [_line("for it", name) for name in place.strength_claims]
     lines += [_line("against it", name) for name in place.weakness_claims]
     words = [f"- *For it.* {place.strength}", f"- *Against it.* {place.weakness}"]
-    if price := _price(place.timed, speed):
+    if price := place.price or _price(place.timed, speed):
         words.append(f"- *Its price.* {price}")
     parts = (
         f"### {place.operator}",

@@ -69,8 +69,8 @@ If a claim is tested again, this is done with new seeds, which are named in the 
 new seeds alone or, until all of them have been run, on those of the first test. No seed is added after a look at the result. (Sections named *tuned*, older than this rule, reused
 the first seeds of an untuned look among theirs.)
 
-**±** is the sample standard deviation over seeds, on every page; with n seeds, the standard error of a mean is √n times smaller.
-Times have no ±: a median is followed in brackets by half the interquartile range.
+**±** is the sample standard deviation over seeds, unless a page says otherwise; with n seeds, the standard error of a mean is √n times smaller.
+Measured times of operators and models are medians, followed in brackets by half the interquartile range; seconds and minutes of trainings have ±, as scores do.
 
 Some pages have two rounds of runs (InfSA, the Arena, the continuous transformer). Their primary claims are those of the second round and were named before it; the first round is exploratory.
 Claims that were named after their runs are exploratory. These are every claim on CKConv's page, those about images on ITNet's, and all about conversions but the test of equivalence. (Until 1 December

@@ -337,7 +337,7 @@ def _text(entry: Entry, values: list[float]) -> str:
     scale = entry.get("scale", 1)
     style = NUMBER
     if "digits" in entry:
-        style = f".{entry['digits']}f"
+        style = f",.{entry['digits']}f"
 
     if not entry.get("trained"):
         worst = min(values) if "least" in entry else max(values)

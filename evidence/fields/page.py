@@ -37,6 +37,7 @@ a network ({gno_width} hidden units) of two positions within a radius, with one 
 **Settings.** All models are trained by Adam with one cycle of the learning rate, and with gradients clipped to a norm of {clip:g}. The settings of each model are searched from one start, those of *itnet* and *softmax* from two (all points see each other, or those within the radius of *gno*'s start), and those of *{gno_of_values}* from *gno*'s best: those one step away on its ladders are tried until none of them is better in validation, with seed 0 and {tried_steps} steps.
 Models with more settings thus have more tries. The widths of the kernels and the numbers of heads are not searched, and settings that are best after {tried_steps} steps may not be best after more.
 {ends}The seeds of the tables ({seeds}) and the primary claims were named before the first recorded run. {looks}
+Other pages train ITNet on such fields without such a search, and its errors are much larger there: [which operator](../choosing.md) (*field*, from 8 × 8 to 16 × 16), [ten sets](ten-sets.md) and [ITNet's recipes](itnet.md).
 
 {ladders}
 

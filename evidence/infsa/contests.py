@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from ..kit.claims import Claim, Sample, claims_tables, judge, primary_texts
-from ..kit.contest import by_model, paced_on
+from ..kit.contest import by_model, equal_time_steps, paced_on
 from ..kit.grid import Row, run_sections, sections
 from ..kit.page import at_an_end, head, listed, load, spread, table
 from ..kit.statistics import Rows, paired
@@ -137,7 +137,7 @@ This test stands by itself: it says nothing about 20 epochs, and the claim about
 """
 LONGER = """Two changes were made on 1 December 2026, after the runs at 256 patches, where linear InfSA was at chance after {few:,} steps. It was then tried
 for {many:,} steps with seed 0, at 256 and at 1,024 patches, and had left chance in validation at both; no other model was tried. So the contest at 1,024 patches
-has {many:,} steps instead of {few:,}. Apart from that trial, nothing had been run there before. The contest at 4,096 patches was stopped after one run of linear InfSA, which was at chance.{hours}"""
+has {many:,} steps instead of {few:,}. Apart from that trial, nothing had been run there before. The contest at 4,096 patches was stopped after one run of linear InfSA, which was at chance.{rest}"""
 
 
 def primary(options: Options) -> Options:
@@ -269,17 +269,18 @@ def state(rows: Rows) -> str:
 def longer(paces: Rows) -> str:
     """Say why the numbers of steps changed, and what the largest size would take."""
     many = SIZES[1_024].steps
-    hours = ""
+    rest = ""
     seconds = equal_time.paces_at(paces, 4_096)
     if seconds:
         # All models have the time of the fastest one, in the runs and where rates are tried.
         runs = len(NAMES) * (len(SEEDS) + len(RATES))
         found = many * min(seconds.values()) * runs / 3_600
-        hours = (
-            f" All of its runs ({len(NAMES)} models, {len(SEEDS)} seeds, {len(RATES)} rates) with {many:,} steps "
+        short = equal_time_steps(seconds, SIZES[4_096].steps)[SOFTMAX]
+        rest = (
+            f" Softmax would have had {short} steps there. All of its runs ({len(NAMES)} models, {len(SEEDS)} seeds, {len(RATES)} rates) with {many:,} steps "
             f"would take {found:.0f} hours on a core."
         )
-    return LONGER.format(few=SIZES[256].steps, many=many, hours=hours)
+    return LONGER.format(few=SIZES[256].steps, many=many, rest=rest)
 
 
 def bullets(sentences: Iterable[str]) -> str:
@@ -323,10 +324,11 @@ def edges(rows: Rows, tuned: Rows) -> Iterator[str]:
     """Yield what speaks against the choice of rates, at every size that has runs."""
     for patches in SIZES:
         chosen = {row["variant"]: row["rate"] for row in at(rows, patches)}
+        tried = by_model(at(tuned, patches), NAMES)
         text = at_an_end(chosen, dict.fromkeys(NAMES, RATES))
         if text:
             yield f"Rates at {patches:,} patches: {text[0].lower()}{text[1:]}"
-        least = {name: min_loss(at(tuned, patches), name) for name in chosen}
+        least = {name: min_loss(at(tuned, patches), name) for name in tried}
         blind = [name for name, loss in least.items() if loss > math.log(CLASSES) - NO_GAIN]
         if blind:
             yield f"At no rate did {listed(blind)} leave chance at {patches:,} patches, so that the choice means nothing."

@@ -98,7 +98,7 @@ Command: `python -m evidence time infsa table-memory table-time`.
 
 Here all models are trained on 58,800 canvases for 20 epochs, with biases in queries, keys and values and heads of width 12. Both depth rules are compared (the paper's power
 of γ and the constant of the released code). Each model's learning rate is chosen from a short list by validation. The sign of a map is not identified, so
-ROC-AUC is given for each seed. [InfSA in two contests](infsa-contests.md) has ten fresh seeds of pure InfSA and softmax, and accuracy at equal time with up to 4,096 patches.
+ROC-AUC is given for each seed. [InfSA in two contests](infsa-contests.md) has ten fresh seeds of pure InfSA and softmax, and accuracy at equal time with smaller patches.
 
 {canvases}
 
