@@ -13,7 +13,7 @@ from ..kit.page import head, load, spread
 from ..kit.page import table as as_table
 from ..kit.statistics import Rows, paired, stays_below
 from . import spectrum, start
-from .claims import CLAIMS, NAMED_BEFORE
+from .claims import CLAIMS
 from .sections import SECTIONS
 
 ABOUT = """These models are small and were trained on a CPU. The tables compare variants with each other; the scores themselves cannot be
@@ -170,7 +170,7 @@ def page() -> str:
     """Return the text of the page."""
     found = results()
     parts = [head("Results: ITNet", "itnet", "itnet.json") + ABOUT]
-    parts.append(claims_section(CLAIMS, found, {"primary": NAMED_BEFORE}))
+    parts.append(claims_section(CLAIMS, found, load("itnet.json")))
     for name, section in SECTIONS.items():
         if found[name]:
             quoted = json.dumps(name) if " " in name else name
