@@ -18,9 +18,12 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
+from fredholm.lab.training.grid import Cell
+
 from ...kit.answers import pack
 from ...kit.clock import in_turn, median_and_spread
-from ...kit.grid import Row
+from ...kit.contest import EQUAL_STEPS, own_cell
+from ...kit.grid import Row, fill
 from ...kit.machine import describe
 from ...kit.page import save
 from ...kit.subject import Options
@@ -44,6 +47,11 @@ STEPS, BRIEF, BATCH = 800, 300, 16
 RATES = (3e-3, 1e-2, 3e-2)
 # Named on 29 November 2026 before the first run; seed 0 chooses rates.
 SEEDS = (200, 201, 202, 203, 204)
+HEDGEHOG, OTHER_RATE = "hedgehog, other rate", 1e-2
+"""Hedgehog with the rate that its accuracy in validation would choose, and that rate.
+
+The other rates are those of the least loss. Named on 1 December 2026, after all other runs.
+"""
 PACED = 4
 """Steps per round of timing a training step."""
 FORWARD_ROUNDS, FORWARD_SECONDS = 15, 6.0
@@ -64,7 +72,8 @@ def accuracy_at(length: int) -> str:
 
 def make(row: Row) -> TextEncoder:
     """Return the encoder of a row."""
-    return TextEncoder(row["variant"], corpus().words)
+    attention = row["variant"].partition(",")[0]
+    return TextEncoder(attention, corpus().words)
 
 
 def loss(model: nn.Module, generator: Generator) -> Tensor:
@@ -135,7 +144,24 @@ def make_task(batches: int | None = None) -> Task:
 def run(options: Options) -> None:
     """Train the encoders of ``--only``, or all: rates, paces, then the seeds of both tables."""
     batches = 1 if options.small else None
-    run_task(make_task(batches), options, machine=describe(), seeds=list(SEEDS))
+    task = make_task(batches)
+    run_task(task, options, machine=describe(), seeds=list(SEEDS))
+    if not options.only:
+        run_other_rate(task, options)
+
+
+def run_other_rate(task: Task, options: Options) -> None:
+    """Train Hedgehog with its other rate, at equal steps."""
+    row = {"variant": HEDGEHOG, "rate": OTHER_RATE, "budget": EQUAL_STEPS, "steps": task.steps}
+    seeds = SEEDS[: options.seeds]
+    if options.small:
+        row, seeds = row | {"steps": task.trial_steps}, seeds[:1]
+    rows = [row | {"seed": seed} for seed in seeds]
+
+    def cell(row: Row) -> Cell:
+        return own_cell({"task": task.name} | row, options)
+
+    fill(task.runs_table, rows, task.train_and_test, cell, options)
 
 
 # --- the time of a forward pass -------------------------------------------------------------------

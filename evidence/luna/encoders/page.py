@@ -19,6 +19,8 @@ from .contest import (
     BATCH,
     BRIEF,
     FILE,
+    HEDGEHOG,
+    OTHER_RATE,
     RATES,
     SEEDS,
     SPEED_FILE,
@@ -128,7 +130,10 @@ def other_rates(tuning: Rows, rows: Rows) -> str:
             found.append(f"{best} for {name}")
     if not found:
         return ""
-    return f" (by the accuracy there it would be {listed(found)}, which was not run)"
+    return (
+        f" (by the accuracy there it would be {listed(found)}: *{HEDGEHOG}*, with {OTHER_RATE}, was therefore "
+        "added after all other runs)"
+    )
 
 
 def ends(rows: Rows) -> str:
@@ -140,7 +145,7 @@ def ends(rows: Rows) -> str:
 def scores_table(rows: Rows) -> str:
     """Return a table with one row per encoder: accuracy at every length, cost and rate."""
     lines = []
-    for name, runs in by_model(rows, ATTENTIONS).items():
+    for name, runs in by_model(rows, (*ATTENTIONS, HEDGEHOG)).items():
         first = runs[0]
         cells = [spread((run[accuracy_at(n)] for run in runs), digits=2) for n in LENGTHS]
         seconds = spread((run["seconds"] for run in runs), scale=1.0)
