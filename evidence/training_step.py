@@ -40,7 +40,7 @@ STEPS, ROUNDS, WARM = 30, 3, 5
 GOAL = 1.05
 TEXT = """{head}How much time does `fredholm train` add to a training step? It is compared with a plain PyTorch loop with the same batches, prepared
 beforehand, and the same model, loss, clipping and optimiser. `fredholm train` also includes its loader with augmentation, Lightning's loop, the table of metrics and, in some recipes,
-the average of weights. Times are medians of {steps} steps in {rounds} alternating rounds, followed in brackets by half the interquartile range. The goal is a ratio of at most {goal}.
+the average of weights. Times are medians of {steps} steps in {rounds} alternating rounds, followed in brackets by half the interquartile range. The goal is a ratio of at most {goal}; brackets of three rounds say little.
 
 Machine: {machine} Command: `python -m evidence time training-step`.
 

@@ -94,7 +94,8 @@ def page() -> str:
         head("Results: what is converted and what is refused", "zoo", FILE)
         + f"{len(rows)} modules through `as_operator` and `from_encoder`: {summary}.\n"
         "The error is the larger of those of output and input gradient on a small random signal,\n"
-        "in float64 and relative to the layer's norm. A refusal is a `ConversionError`."
+        "in float64 and relative to the layer's norm. Errors above 1e-13 are those of modules that compute a part in float32 whatever their dtype,\n"
+        "such as the cosines of rotary positions or Mamba's scan; [layers](unification.md) has such modules with cosines in float64. A refusal is a `ConversionError`."
     ]
     for library in dict.fromkeys(row["library"] for row in rows):
         title = f"## {library}"

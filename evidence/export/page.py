@@ -5,9 +5,11 @@ from __future__ import annotations
 import string
 from typing import Any
 
+from ..kit.machine import machine_line
 from ..kit.page import head, load, table
 from . import FILE, SPEED_FILE
 from .models import FAMILIES, OPERATORS
+from .speed import ROUNDS
 
 COLUMNS = ("eager", "compile", "export", "ONNX", "AOTI", "prefill", "step")
 TITLE = "Programs: every operator and model, in every format"
@@ -24,6 +26,7 @@ tables.
 """
 SPEED = """Times are processor seconds of one thread (`python -m evidence time export`). Model and program are timed alternately, after a check of their answers. The column *times as fast* is the
 median over rounds of the model's time divided by the program's: above 1 the program is faster. A step is compared with `model.step`.
+The model is called under `torch.no_grad()`, not inside [`fredholm.inference`](../inference.md), in which `ckconv` and `luna` are faster ([small problems](small.md)). Of {rounds} rounds the lowest ratio stands in brackets. {machine}
 """
 
 
@@ -38,7 +41,7 @@ def page() -> str:
         text += f"\n## {title}\n\n{table(('', *COLUMNS), rows)}\n"
     if notes.letters:
         text += f"\n## Refusals\n\n{notes.text()}\n"
-    return text + "\n## Speed\n\n" + SPEED + "\n" + _speed(load(SPEED_FILE))
+    return f"{text}\n## Speed\n\n{_speed(load(SPEED_FILE))}"
 
 
 class Notes:
@@ -79,9 +82,11 @@ def _speed(found: dict[str, Any] | None) -> str:
             row["model"],
             row["case"],
             row["way"],
-            f"{row['times']:.2f}",
+            f"{row['times']:.2f} ({row['lowest']:.2f})",
             f"{1e3 * row['seconds']:.2f}",
         )
         for row in found["cases"]
     ]
-    return table(("model", "input", "program", "times as fast", "milliseconds"), rows) + "\n"
+    heads = "model", "input", "program", "times as fast", "milliseconds"
+    about = SPEED.format(rounds=ROUNDS, machine=machine_line(found["machine"]))
+    return f"{about}\n{table(heads, rows)}\n"

@@ -77,8 +77,9 @@ def memory_table(found: list[dict[str, Any]]) -> str:
         "Peak resident memory of one training step (forward, backward, sum of the gradients, "
         "update) above the memory of the idle process, for the process that needs most. The fifth "
         "column is the fourth times the number of processes P, divided by the memory of one "
-        "process: 1 if memory decreases as 1/P. The numbers that one process sends in the step "
-        f"include the gradients. `python -m evidence run parallel memory`\n\n{table(heads, rows)}"
+        "process: 1 if memory decreases as 1/P. An exact ITNet needs more than that on few points. "
+        "The numbers that one process gives to its group in the step include the gradients, also if "
+        f"it is alone. `python -m evidence run parallel memory`\n\n{table(heads, rows)}"
     )
 
 

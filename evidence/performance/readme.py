@@ -76,7 +76,7 @@ def price() -> str:
         f"cache at 4,096 (of {teacher:.0f} MB)",
     )
     return (
-        "\nThe price, [relative to the original](docs/results/recall.md); training practised such needles:\n\n"
+        "\nThe price, [relative to the original](docs/results/recall.md); training practised such needles and texts:\n\n"
         f"{table(heads, rows)}\n"
     )
 

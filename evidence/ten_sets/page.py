@@ -33,7 +33,7 @@ these were trained afterwards.
 ## What was picked
 
 *Regret* is the difference on the test samples between the best operator (or baseline in the backbone) and the pick. If the pick is not an operator, the number in brackets compares with the best
-operator that was picked. Operators that were not finalists have one seed, so part of a regret is chance.
+operator that was picked. Finalists have one to five seeds. Operators that were not finalists have one, and at most as many steps: fewer if these would take over twice the finalists' time. So part of a regret is chance, or time.
 
 {picks}
 
@@ -41,11 +41,12 @@ operator that was picked. Operators that were not finalists have one seed, so pa
 
 The table gives the score of the pick minus the score of another method, in points. (For fields, the unit is a hundredth of the error and the sign is reversed, so that more is better.) *Over seeds* and *over samples* are means with 95% intervals
 of Student's t over the seeds and over the test samples. *McNemar p* tests the majority votes of both methods. *p* is the larger of the p-values
-of both intervals (for deterministic methods, the one over samples), adjusted by Holm's method over all rows. Below {level}, one of the two methods wins.
+of both intervals (for deterministic methods, the one over samples), adjusted by Holm's method over all rows. Below {level}, one of the two methods is ahead. These comparisons
+are not primary claims, and the test lacks the third p-value of [the rule](claims.md): nothing is concluded from them.
 
 {beside}
 
-Where one of its methods wins, `compare` recommends it. Its `minirocket` is the published transform without numba, whose releases need an older numpy; aeon's
+Where one of its methods is ahead, `compare` recommends it. Its `minirocket` is the published transform without numba, whose releases need an older numpy; aeon's
 `MiniROCKET` is the independent reference.
 
 ## All scores
@@ -54,7 +55,7 @@ Where one of its methods wins, `compare` recommends it. Its `minirocket` is the 
 
 ## Lost samples and half the rate
 
-This table is about series. From the test series, 30% or 50% of the points are removed, or every other one; no model was trained for this. The table lists the pick, then MiniROCKET,
+This table is about series. From the test series, 30% or 50% of the points are removed, or every other one; no model was trained for this. The table lists the pick, the operator that was picked, and MiniROCKET,
 for which gaps are filled by linear interpolation.
 
 {lost}
@@ -161,7 +162,7 @@ def _beside(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
         if p is not None and p < LEVEL:
             assert over_samples is not None
             winner = found["one"] if over_samples.mean > 0 else found["other"]
-            verdict = f"{winner} wins"
+            verdict = f"{winner} is ahead"
         cells = [row["set"], found["other"], str(found["seeds"])]
         cells += [_span(over_seeds), _span(over_samples), _decimals(found["p"]), _decimals(p)]
         lines.append((*cells, verdict))

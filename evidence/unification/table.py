@@ -56,12 +56,12 @@ def page() -> str:
     """Return the text of docs/results/unification.md, with every configuration."""
     found = load("unification.json")
     parts = [
-        head("Results: every classical layer as an integral operator", "unification", FILE)
+        head("Results: classical layers as integral operators", "unification", FILE)
         + "The largest difference between operator and layer, relative to the largest value, on random weights "
         "and inputs: of the output, of the input\n"
         "gradients, of the weight gradients, and of output and all gradients through the explicit "
-        "kernel. The last column is the worst\n"
-        "of the four in float32."
+        "kernel, in float64. The last column is the worst\n"
+        "of the four in float32. [Other modules](conversions.md) are refused by name."
     ]
     heads = ("layer", "output", "input gradient", "weight gradient", "explicit kernel", "float32")
     for name in families(found["configurations"]):
