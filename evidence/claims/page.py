@@ -24,7 +24,7 @@ from .rows import Row, answer, papers, with_limits
 OPEN_VERDICTS = (NOT_RUN, FEW_SEEDS, UNDECIDED, EXPLORED, NO_TEST)
 VERDICTS = (REPRODUCED, CONTRADICTED, *OPEN_VERDICTS, UNTESTABLE)
 PAGES = {
-    "itnet": "[ITNet](itnet.md), [forces](physics.md), [bodies](motion.md), [fields](fields.md)",
+    "itnet": "[ITNet](itnet.md), [forces](physics.md), [all designs searched](physics-designs.md), [bodies](motion.md), [fields](fields.md)",
     "luna": "[LUNA](luna.md), [its kernel](luna-kernel.md), [encoders](luna-encoders.md), [the Arena](lra.md)",
     "ckconv": "[CKConv](ckconv.md), [irregular times](irregular.md)",
     "infsa": "[InfSA](infsa.md), [its contests](infsa-contests.md)",

@@ -45,6 +45,7 @@ from ..lra import image as lra_image
 from ..lra import rows as lra
 from ..luna.encoders import claims as encoders
 from ..physics import claims as physics
+from ..physics import designs
 from ..physics import motion_claims as motion
 
 FILE = Path(__file__).with_name("claims.yaml")
@@ -175,6 +176,7 @@ def _sets() -> Iterator[ClaimSet]:
     """Yield the sets of claims of all results pages."""
     yield ClaimSet("itnet", "itnet", itnet.CLAIMS, itnet_results())
     yield ClaimSet("physics", "physics", physics.CLAIMS, physics.results())
+    yield ClaimSet("physics-designs", "designs", designs.CLAIMS, designs.results())
     yield ClaimSet("motion", "motion", motion.CLAIMS, motion.results())
     yield ClaimSet("fields", "fields", fields.CLAIMS, fields.results())
     yield ClaimSet("ckconv", "ckconv", ckconv.CLAIMS, ckconv_results())

@@ -11,9 +11,14 @@ SUBJECT = Subject(
     __name__,
     runs={
         "charges": "charges:run",
+        "designs": "designs:run",
         "springs": "motion:run_springs",
         "gravity": "motion:run_gravity",
     },
-    pages={PAGES / "physics.md": "page:page", PAGES / "motion.md": "motion_page:page"},
+    pages={
+        PAGES / "physics.md": "page:page",
+        PAGES / "physics-designs.md": "designs:page",
+        PAGES / "motion.md": "motion_page:page",
+    },
     claims="claims:CLAIMS",
 )

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +41,6 @@ KERNEL_WIDTH = 12
 RELATIVE_ITNET = "itnet, relative"
 RELATIVE_KERNEL = {
     "width": 14,
-    "depth": 3,
     "epsilon": 1.0,
     "groups": ("relative", "distance", "query", "key", "product"),
 }
@@ -51,20 +51,50 @@ ALL_NAMES = ("itnet", RELATIVE_ITNET, *NAMES[1:])
 ABSOLUTE = ("itnet", "softmax", "infsa")
 """Models that receive absolute positions."""
 OPERATORS = (*ABSOLUTE, RELATIVE_ITNET)
+LAYERS = {RELATIVE_ITNET: 2, "softmax, relative": 1, "interaction network": 2, "egnn": 2}
+"""Hidden layers of the network of a pair, of the models that have one with a free number."""
 
 
 @dataclass(frozen=True)
 class Design:
-    """A model's name, the bandwidth of its Fourier features, and its width."""
+    """What a model is built from.
+
+    Attributes:
+        name: of the model.
+        sigma: bandwidth of its Fourier features.
+        dim: width.
+        layers: hidden layers of the network of a pair; None for the model's own number in
+            :data:`LAYERS`.
+        blocks: residual blocks.
+    """
 
     name: str
     sigma: float
     dim: int
+    layers: int | None = None
+    blocks: int = BLOCKS
+
+    @property
+    def hidden(self) -> int:
+        """Hidden layers of the network of a pair."""
+        return LAYERS[self.name] if self.layers is None else self.layers
 
 
-def network(d_in: int, hidden: int, d_out: int) -> nn.Sequential:
-    """Return a network with one hidden layer."""
-    return nn.Sequential(nn.Linear(d_in, hidden), nn.GELU(), nn.Linear(hidden, d_out))
+def network(d_in: int, hidden: int, d_out: int, layers: int = 1) -> nn.Sequential:
+    """Return a network with ``layers`` hidden layers."""
+    parts = [nn.Linear(d_in, hidden), nn.GELU()]
+    for _ in range(layers - 1):
+        parts += [nn.Linear(hidden, hidden), nn.GELU()]
+    return nn.Sequential(*parts, nn.Linear(hidden, d_out))
+
+
+def message_network(d_in: int, hidden: int, layers: int) -> nn.Sequential:
+    """Return the network of a message, with ``layers`` layers, each followed by SiLU."""
+    sizes = [d_in, *[hidden] * layers]
+    parts: list[nn.Module] = []
+    for size, following in pairwise(sizes):
+        parts += [nn.Linear(size, following), nn.SiLU()]
+    return nn.Sequential(*parts)
 
 
 class Pairs(nn.Module):
@@ -106,7 +136,8 @@ class OperatorBlock(nn.Module):
                 "sigma": design.sigma,
             }
         if design.name == RELATIVE_ITNET:
-            options |= RELATIVE_KERNEL
+            # The depth counts the layer of the output too.
+            options |= RELATIVE_KERNEL | {"depth": design.hidden + 1}
         self.operator = create_operator(operator, design.dim, HEADS, **options)
 
     def forward(self, h: Tensor, positions: Tensor) -> Tensor:
@@ -120,7 +151,7 @@ class RelativeAttention(nn.Module):
         super().__init__()
         dim = design.dim
         self.pairs = Pairs(design.sigma)
-        self.relative = network(self.pairs.size, dim, 2 * dim)
+        self.relative = network(self.pairs.size, dim, 2 * dim, design.hidden)
         self.projection = nn.Linear(dim, 3 * dim)
         self.out = nn.Linear(dim, dim)
 
@@ -144,12 +175,7 @@ class Messages(nn.Module):
         super().__init__()
         self.pairs = Pairs(design.sigma)
         hidden = design.dim
-        self.message = nn.Sequential(
-            nn.Linear(2 * design.dim + self.pairs.size, hidden),
-            nn.SiLU(),
-            nn.Linear(hidden, hidden),
-            nn.SiLU(),
-        )
+        self.message = message_network(2 * design.dim + self.pairs.size, hidden, design.hidden)
         self.out = nn.Linear(hidden, design.dim)
 
     def forward(self, h: Tensor, positions: Tensor) -> Tensor:
@@ -189,9 +215,10 @@ class ForceModel(nn.Module):
             d_in += 2 * FREQUENCIES
         self.embed = nn.Linear(d_in, dim)
         make = INTERACTIONS[design.name]
-        self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(2 * BLOCKS + 1))
-        self.interactions = nn.ModuleList(make(design) for _ in range(BLOCKS))
-        self.networks = nn.ModuleList(network(dim, 2 * dim, dim) for _ in range(BLOCKS))
+        blocks = range(design.blocks)
+        self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(2 * design.blocks + 1))
+        self.interactions = nn.ModuleList(make(design) for _ in blocks)
+        self.networks = nn.ModuleList(network(dim, 2 * dim, dim) for _ in blocks)
         self.readout = nn.Linear(dim, 2)
 
     def forward(self, positions: Tensor, charges: Tensor) -> Tensor:
@@ -214,12 +241,10 @@ class EquivariantModel(nn.Module):
         self.fourier = FourierFeatures(1, FREQUENCIES, design.sigma)
         size = 2 * dim + 2 * FREQUENCIES + 1
         self.embed = nn.Linear(1, dim)
-        self.messages = nn.ModuleList(
-            nn.Sequential(nn.Linear(size, dim), nn.SiLU(), nn.Linear(dim, dim), nn.SiLU())
-            for _ in range(BLOCKS)
-        )
-        self.weights = nn.ModuleList(network(dim, dim, 1) for _ in range(BLOCKS))
-        self.updates = nn.ModuleList(network(2 * dim, dim, dim) for _ in range(BLOCKS))
+        blocks = range(design.blocks)
+        self.messages = nn.ModuleList(message_network(size, dim, design.hidden) for _ in blocks)
+        self.weights = nn.ModuleList(network(dim, dim, 1) for _ in blocks)
+        self.updates = nn.ModuleList(network(2 * dim, dim, dim) for _ in blocks)
 
     def forward(self, positions: Tensor, charges: Tensor) -> Tensor:
         displacement = positions[:, :, None] - positions[:, None]
@@ -246,6 +271,9 @@ def sized(
     sigma: float,
     target: int,
     make: Callable[[Design], nn.Module] = make_model,
+    *,
+    layers: int | None = None,
+    blocks: int = BLOCKS,
 ) -> Design:
     """Return the design whose width brings its number of parameters nearest to ``target``.
 
@@ -254,5 +282,6 @@ def sized(
         True
     """
     step = HEADS if name in (*OPERATORS, "softmax, relative") else 1
-    designs = [Design(name, sigma, dim) for dim in range(4 * step, 12 * HEADS + 1, step)]
+    widths = range(4 * step, 16 * HEADS + 1, step)
+    designs = [Design(name, sigma, dim, layers, blocks) for dim in widths]
     return min(designs, key=lambda one: abs(parameters(make(one)) - target))

@@ -29,7 +29,15 @@ from .charges import (
     metric,
 )
 from .claims import CLAIMS, results
-from .models import BLOCKS, FREQUENCIES, HEADS, KERNEL_WIDTH, RELATIVE_KERNEL
+from .models import (
+    BLOCKS,
+    FREQUENCIES,
+    HEADS,
+    KERNEL_WIDTH,
+    LAYERS,
+    RELATIVE_ITNET,
+    RELATIVE_KERNEL,
+)
 
 COMMAND = "python -m evidence run physics charges"
 SETTINGS = {"rate": itemgetter("rate"), "bandwidth": itemgetter("sigma")}
@@ -70,7 +78,7 @@ setting on two ladders ({ladder} for the rate, {sigma_ladder} for the bandwidth)
 {ends} The seeds of its tables ({fresh}) were named before its first run.
 
 It has one more model: *itnet, relative* receives no absolute positions, like the models that are ahead of ITNet above, and its kernel has {layers} hidden layers of {relative_width} units. Ten designs of
-ITNet were tried with seed 0 in validation, at a rate of 0.01; this one, with two units more, was the best of them. No designs were searched for the other models. `{command}`
+ITNet were tried with seed 0 in validation, at a rate of 0.01; this one, with two units more, was the best of them. No designs were searched for the other models; in [a contest with fresh seeds](physics-designs.md) they are. `{command}`
 
 ### Equal steps
 
@@ -126,7 +134,7 @@ def page() -> str:
         sigma_ladder=listed(SIGMAS),
         ends=at_ladder_ends(SECOND_TASK, again[EQUAL_STEPS]),
         fresh=listed(FRESH_SEEDS),
-        layers=RELATIVE_KERNEL["depth"] - 1,
+        layers=LAYERS[RELATIVE_ITNET],
         relative_width=RELATIVE_KERNEL["width"],
         again_steps=scores(again[EQUAL_STEPS]),
         again_time=scores(again[EQUAL_TIME]),

@@ -13,8 +13,8 @@ from evidence.kit.answers import pack
 from evidence.kit.contest import EQUAL_STEPS, parameters
 from evidence.kit.subject import Options
 from evidence.kit.task import adjacent, at_ladder_ends, best, choose
-from evidence.physics import charges, claims, page
-from evidence.physics.models import ALL_NAMES, RELATIVE_ITNET, make_model, sized
+from evidence.physics import charges, claims, designs, page
+from evidence.physics.models import ALL_NAMES, LAYERS, RELATIVE_ITNET, make_model, sized
 
 from ..tolerances import assert_close
 
@@ -118,6 +118,36 @@ def test_the_second_contest_keeps_the_rows_of_the_first():
     first, second = charges.FIRST_TASK, charges.SECOND_TASK
     assert (first.runs_table.part, second.runs_table.part) == (("runs",), (charges.AGAIN, "runs"))
     assert not set(first.seeds) & set(second.seeds)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_searched_designs_have_their_layers_blocks_and_size(name):
+    assert set(designs.STARTS) == set(LAYERS)
+    sizes = {}
+    for layers in (1, 3):
+        for blocks in (1, 3):
+            row = {"variant": name, "sigma": 0.5, "layers": layers, "blocks": blocks}
+            one = designs.make(row)
+            assert abs(parameters(one) / charges.PARAMETERS - 1) < 0.2
+            sizes[layers, blocks] = len(list(one.parameters()))
+    assert sizes[1, 1] < sizes[3, 1] < sizes[3, 3]
+    assert sizes[1, 1] < sizes[1, 3]
+
+
+def test_the_own_design_of_a_model_is_that_of_the_earlier_contests():
+    for name, layers in LAYERS.items():
+        own = sized(name, 0.5, charges.PARAMETERS)
+        named = sized(name, 0.5, charges.PARAMETERS, layers=layers)
+        assert parameters(make_model(own)) == parameters(make_model(named))
+        assert own.dim == named.dim
+
+
+def test_the_contest_of_designs_has_seeds_and_test_systems_of_its_own():
+    assert not set(designs.SEEDS) & {*charges.SEEDS, *charges.FRESH_SEEDS}
+    old, new = (charges.systems(split, 8) for split in ("test", charges.SECOND_TEST))
+    assert not torch.equal(old.positions, new.positions)
+    found = designs.TASK.test(lambda positions, values: torch.zeros_like(positions))
+    assert found["error 8"] == pytest.approx(1.0)
 
 
 def test_a_claim_is_positive_where_itnet_errs_less():
