@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..claims.rows import judged, with_limits
+from ..claims.rows import answers, judged, with_limits
 from ..fields.claims import TITLES
 from ..fields.models import GNO_OF_VALUES, WIDE
 from ..kit.claims import CONTRADICTED, REPRODUCED
@@ -43,8 +43,9 @@ class Place:
         operator: its name in the page.
         ahead, behind: strength and weakness in a few words, for the README.
         strength, weakness: the same in sentences.
-        strength_claims, weakness_claims: the claims of results pages (``"SET: TEXT"``) that these
-            sentences are about; the first is that of ``ahead`` or ``behind``.
+        strength_claims, weakness_claims: the claims that these sentences are about, of a results
+            page (``"SET: TEXT"``) or of the page of all claims (``"claims: TEXT"``); the first is
+            that of ``ahead`` or ``behind``.
         timed: its name in the file of times; empty if it was not timed.
         price: a sentence on its cost, if it was not timed.
     """
@@ -77,6 +78,12 @@ FIXED = "evolution: Pictures, {0} steps: one set of weights costs little beside 
 LOW_RANK = "itnet: Digits: low rank beats {} at equal parameters"
 CANVASES = "canvases: All canvases: {}"
 SMALL_PATCHES = "infsa-contests: 256 patches, equal time: linear InfSA is more accurate than {}"
+STORED = "claims: 13 times faster than softmax at 4,096 tokens (softmax of a stored N × N matrix, as in the paper)"
+AGENT = (
+    "claims: Faster than Agent Attention, one of the two fastest O(Nd) baselines of the paper (the other, "
+    "SOFT, has no package)"
+)
+MEMORY = "claims: The memory of the linear form grows no faster than N (exponent)"
 PLACES = (
     Place(
         "itnet",
@@ -193,11 +200,13 @@ PLACES = (
             "Hidden words in texts of 512 tokens: at equal steps it is ahead of Hedgehog (rates by "
             "the loss in validation; by the accuracy, Hedgehog's would be another, which was not run). Pictures of "
             "16 × 16 pixels read as tokens: its learned features are ahead of Performer's random "
-            "ones, both beside a convolution, each at the larger of two rates.",
-            "At 8,192 tokens no difference was found from softmax, which takes much longer there.",
+            "ones, both beside a convolution, each at the larger of two rates. An encoder of 8,192 tokens "
+            "takes a small part of softmax's time.",
+            "No difference in accuracy from softmax was found there.",
         ),
         (
             HIDDEN.format("512", EQUAL_STEPS, "Hedgehog"),
+            "claims: An encoder of 8,192 tokens takes less time with LUNA than with softmax (the ratio)",
             HIDDEN.format("8,192", EQUAL_STEPS, "softmax"),
             "lra-image: Image: learned kernels above Performer's random features, the rate of each by validation",
             "lra-image: Image: LUNA above softmax, a convolution beside both",
@@ -238,13 +247,19 @@ PLACES = (
     ),
     Place(
         "linear_infsa",
-        "not decided",
+        "softmax, in time",
         "`linear_attention`, 256 patches",
         Words(
-            open="A step at many tokens takes little time. On canvases of 36 patches no difference "
-            "in accuracy from softmax was found.",
+            "At many tokens it takes a small part of softmax's time, and less than other linear "
+            "attentions; in training its memory grows with the number of tokens, not with its square.",
+            "On canvases of 36 patches no difference in accuracy from softmax was found.",
         ),
-        (CANVASES.format("linear InfSA is more accurate than softmax"),),
+        (
+            STORED,
+            AGENT,
+            MEMORY,
+            CANVASES.format("linear InfSA is more accurate than softmax"),
+        ),
         Words(
             open="It is slow to begin: on canvases of 256 small patches most of its runs are still "
             "at chance when linear attention and softmax, in the same short time, have begun to "
@@ -301,9 +316,28 @@ PLACES = (
 )
 
 
+class Shown(NamedTuple):
+    """A claim's text, its number here, its verdict and the limits of the verdict."""
+
+    text: str
+    here: str
+    verdict: str
+    limits: str
+
+
+def shown(name: str) -> Shown:
+    """Return what is shown of a claim of a results page or of the page of all claims."""
+    page, _, text = name.partition(": ")
+    if page == "claims":
+        row = answers()[text]
+        return Shown(text, row.here, row.verdict, row.limits)
+    one = judged()[name]
+    return Shown(one.result.claim.text, one.result.here, one.verdict, one.limits)
+
+
 def concluded(name: str) -> bool:
-    """Return whether a claim (``"SET: TEXT"``) has a conclusion."""
-    return judged()[name].verdict in (REPRODUCED, CONTRADICTED)
+    """Return whether a claim has a conclusion."""
+    return shown(name).verdict in (REPRODUCED, CONTRADICTED)
 
 
 def in_few_words(place: Place) -> tuple[str, str]:
@@ -340,9 +374,8 @@ def _part(place: Place, speed: dict[str, Any] | None) -> str:
 
 def _line(side: str, name: str) -> tuple[str, ...]:
     """Return the line of a claim: its text, number and verdict."""
-    one = judged()[name]
-    verdict = with_limits(one.verdict, one.limits)
-    return side, one.result.claim.text, one.result.here, verdict
+    one = shown(name)
+    return side, one.text, one.here, with_limits(one.verdict, one.limits)
 
 
 def _price(operator: str, speed: dict[str, Any] | None) -> str:

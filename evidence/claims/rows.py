@@ -148,6 +148,16 @@ def papers() -> list[dict[str, Any]]:
 
 
 @cache
+def answers() -> dict[str, Row]:
+    """Return the row of every claim of ``claims.yaml`` by its text; of equal texts the first."""
+    found: dict[str, Row] = {}
+    for paper in papers():
+        for entry in paper["rows"]:
+            found.setdefault(entry["claim"], answer(entry))
+    return found
+
+
+@cache
 def judged() -> dict[str, JudgedClaim]:
     """Judge every claim of the results pages; return them by ``"SET: TEXT"``.
 
