@@ -85,7 +85,7 @@ SECTIONS = {
         first=200,
     ),
     # Named on 28 November 2026 before the first run, with fresh seeds. Random features were meant to
-    # be the control, but they are sines and cosines, and a quarter of their denominators is zero or
+    # be the control, but they are sines and cosines, and many of their denominators are zero or
     # negative. Performer's features are positive.
     "control": tuned(
         "Learned kernels and Performer's random ones beside the convolution, the rate by validation",
@@ -175,7 +175,7 @@ CLAIMS = [
 
 REPLACED = (
     "The claim about Performer's random features replaces, since 28 November 2026, a primary claim about random "
-    "sines and cosines, of whose denominators a quarter turned out to vanish; that one is exploratory now. The claims "
+    "sines and cosines, many of whose denominators turned out to be zero or negative; that one is exploratory now. The claims "
     "about twelve fresh seeds replace, since 1 December 2026, the same claims about the first five seeds, which were "
     "undecided; these are exploratory now."
 )
