@@ -327,10 +327,10 @@ training. They show what an operator does with little data and compute, but not 
 ## Strengths and weaknesses
 
 For each operator: where it is ahead, where it is behind, its price, and the claims that show both. Numbers are from the pages of
-[results](results/index.md), in points: of accuracy, of the area under a curve (ROC-AUC, LeRF) or, for ITNet, of the relative error in percent, followed by both
-errors, ITNet's first. A positive number speaks for the claim, except where a bound follows (*claimed: below +1.00*): there the number is a loss, and smaller is better.
+[results](results/index.md), in points of accuracy or of the area under a curve (ROC-AUC, LeRF, MoRF). ITNet's are in percent, of the relative error on Darcy's flow and of the relative squared
+error on charges and bodies; both errors follow, ITNet's first. Times are ratios. A positive number speaks for the claim, except where a bound follows (*claimed: below +1.00*): there the number is a loss, and smaller is better.
 Each claim has a verdict by [the rule for claims](results/claims.md): only *reproduced* and *contradicted* are conclusions. Sentences behind *Open*
-describe the runs and are not conclusions.
+describe the runs and are not conclusions: *ahead* means p < 0.05 before any adjustment, a *better mean* not even that.
 
 *Larger rates* is a second contest on charges, in which more learning rates were tried. In the first, *ITNet* reads absolute positions; *ITNet of displacements*, and ITNet on bodies,
 does not. Of the models of lost and resampled series, *gaps* (CKCNN) has grid points without a value where samples are lost, *no gaps* (GRU, TCN) reads zero as the time since the last sample, *resampled* is interpolated

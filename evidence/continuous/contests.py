@@ -48,7 +48,7 @@ CLAIMS = [
     *equal_attention.CLAIMS,
 ]
 TEXT = """{head}The [continuous transformer](continuous-transformer.md) says that depth is a numerical choice, and so is the scheme. Here depths are compared at equal epochs, and schemes at equal evaluations of attention.
-The learning rate of every model is chosen among three on validation, with seed 0 and a third to a half of the epochs; the seeds of the tables
+The learning rate of every model is chosen among three on validation, with seed 0 and fewer epochs; the seeds of the tables
 (from {first}) and the primary claims were named before the first run. The pictures are those of Fashion-MNIST as 16 patches of 7 × 7 pixels:
 8,000 are for training, 10,000 for testing. All models are pre-norm, of width 32.
 
@@ -56,13 +56,13 @@ The learning rate of every model is chosen among three on validation, with seed 
 
 ## One set of weights at {fewest} to {most} steps
 
-Encoders of {counts} layers are trained separately. The one set of weights (the *control* of the equation) is given at {knots} times, its *knots*, and linear between them. It has as many parameters as
+Encoders of {counts} layers are trained separately. The one set of weights (the *control* of the equation) is stored at {knots} times, its *knots*, and interpolated between them, so that any number of steps can be taken. It has as many parameters as
 the encoder of {knots} layers, and draws the number of its steps from {fewest} to {most} for every optimizer step. The encoders of 8 and 16 layers have two and four times
 as many parameters. The *early exit* applies the head of the deepest encoder after its first layers, where it was never trained: a weak rival.
 
 All are trained for {epochs} epochs. A sample passes through {all_layers} layers to train the four encoders, and
 on average through {mean_steps:g} steps to train the one set of weights, whose training thus takes longer than that of the encoder of {knots} layers alone. That encoder is therefore
-also trained for {longer} epochs, in which a sample passes through as many layers.
+also trained for {longer} epochs: {longer} × {knots} layers are about {epochs} × {mean_steps:g} steps.
 
 {depths}
 
@@ -72,9 +72,9 @@ A step of Lie's scheme evaluates attention once. One of Strang's evaluates it {d
 Strang's scheme are compared with {dear}n of Lie's. The network is evaluated twice per step of Strang's and once per step of Lie's; at equal evaluations of attention,
 Strang's scheme has half as many of the network, and is somewhat cheaper. Minutes are those of a machine that other work shared.
 
-The tables of errors take the equation that a trained model defines and solve it again with either scheme. They give the relative error of u(T), the output before the head, in percent,
+For the tables of errors, trained models run again, without training, with either scheme and more steps. They give the relative error of u(T), the output before the head, in percent,
 against a solution by {fine} steps of Strang's scheme, over {samples} test samples.
-On pictures Lie's scheme is the more accurate solver at 8 and 16 evaluations, the numbers that models are trained with, and Strang's from 32 on. On sentences neither is accurate: the trained equations change too fast.
+On pictures Lie's scheme is the more accurate solver at 8 and 16 evaluations, the numbers that models are trained with, and Strang's from 32 on. On sentences neither is accurate, perhaps not even the reference; two of Strang's five models there are at chance.
 
 {attention}
 

@@ -93,15 +93,15 @@ LABELS = {
 LAST = {"longer": "lengthened"} | dict.fromkeys(REMEMBERING, "lengthened")
 """The last stage of rows that do not end with the match."""
 GOALS = {"twice": 1.12, "half": 1.05, "no-window": 1.5}
-ABOUT = """SmolLM2-135M-Instruct (30 layers, 9 heads on 3 heads of keys, 4-bit weights of the package, computed in float32) is converted to
+ABOUT = """SmolLM2-135M-Instruct (30 layers, 9 heads of queries that share 3 heads of keys and values, 4-bit weights of the package, computed in float32) is converted to
 Hedgehog's features with softmax on a window. It is first trained to match its teacher's attention layer by layer and then its teacher's
-logits, on windows of 512 tokens of Python's documentation, of which every second one is placed at a random position below 4,096. The texts of
-the [receipt](../linearize.md#the-receipt) are held-out documents of the same kind and the King James Bible, a kind of text that was not used in training. The batch is 1. Training and
-receipts shared the machine with other work, so their times are those of a busy machine. Rows trained on exercises multiply
-matrices in bfloat16; a quarter of their windows are needles, lists and copies, and they end with 20 steps on windows of 2,048 tokens.
+logits, on windows of 512 tokens of Python's documentation. The positions of every second window start at a random number, so that they reach up to 4,096. The texts of
+the [receipt](../linearize.md#the-receipt), the report of a conversion, are held-out documents of the same kind and the King James Bible, a kind of text that was not used in training. The batch is 1. Training and
+receipts shared the machine with other work, so their times are those of a busy machine. Rows trained on exercises (needles, lists and copies) multiply
+matrices in bfloat16; a quarter of their windows are exercises, and they end with 20 steps on windows of 2,048 tokens.
 
 The conversions were trained on this documentation and the teacher was not, so that a perplexity over the teacher's also contains what they gained by that: some are below 1. On the Bible, which was not
-used, it is mostly larger up to 256 tokens. The receipts are those of an earlier version of the command: few needles, without intervals.
+used, the ratio is mostly larger than on the documentation up to 256 tokens, and not larger after that. The receipts are those of an earlier version of the command: few needles, without intervals.
 [What SmolLM2 recalls](recall.md) has a larger test, in which the teacher's numbers differ from those here.
 """
 COMMAND = "fredholm linearize smollm2 --window 64 --unseen kjv-characters --distil-steps 40 --match-steps 240 --match-lr 2e-4 --out slm"

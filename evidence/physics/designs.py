@@ -35,7 +35,7 @@ from .charges import (
     test_on,
 )
 from .claims import ATTENTION, NETWORK, RELATIVE, Results, by_budget
-from .models import LAYERS, RELATIVE_ITNET, make_model, sized
+from .models import LAYERS, RELATIVE_ITNET, RELATIVE_KERNEL, make_model, sized
 
 FILE = "physics-designs.json"
 COMMAND = "python -m evidence run physics designs"
@@ -47,7 +47,7 @@ STARTS = {
     NETWORK: (1e-2, 0.5, LAYERS[NETWORK], 2),
     "egnn": (3e-2, 0.5, LAYERS["egnn"], 2),
 }
-"""What every model had chosen in the contest with larger rates."""
+"""Rate, bandwidth, layers and blocks that every model had in the contest with larger rates."""
 TITLES = {RELATIVE: ATTENTION, NETWORK: "an interaction network", "egnn": "EGNN"}
 
 
@@ -78,9 +78,9 @@ def ahead(other: str, points: int, budget: str) -> Sample:
 
 def claim(other: str, points: int, budget: str = EQUAL_STEPS, *, primary: bool = False) -> Claim:
     """Return the claim that the error of ITNet of displacements is smaller than another model's."""
-    seen = "" if points == TESTED[0] else ", never seen"
+    suffix = "" if points == TESTED[0] else ", never seen"
     return Claim(
-        f"Charges, designs searched, {points} particles{seen}, {budget}: ITNet is ahead of {TITLES[other]}",
+        f"Charges, designs searched, {points} particles{suffix}, {budget}: ITNet is ahead of {TITLES[other]}",
         "no number",
         ahead(other, points, budget),
         primary=primary,
@@ -114,17 +114,17 @@ def run(options: Options) -> None:
     run_task(TASK, options, machine=describe(), seeds=list(SEEDS))
 
 
-TEXT = """{head}In the [contests on charges](physics.md) ITNet's design had been searched and those of the other models had not. Here all of them are searched alike, with fresh seeds: does ITNet stay ahead? `{command}`
+TEXT = """{head}In the [contests on charges](physics.md) ITNet's design had been searched and those of the other models had not. Here all of them are searched on the same ladders, with fresh seeds: does ITNet stay ahead? `{command}`
 
 **Primary claims.** {answer}
 
-Data, losses and errors are those of [the page on charges](physics.md): models are trained on systems of 8 charges. The models read displacements and no absolute positions; *itnet, relative* is the
+Data, losses and errors are those of [the page on charges](physics.md): models are trained on systems of 8 charges. The models read displacements and no absolute positions. *itnet, relative*, called ITNet in the claims, is the
 library's ITNet with a kernel of displacements and of the features at both ends.
 
-**Search.** All models start with what they had chosen there. The neighbours of a model's best setting on four ladders are tried until none of them is better on 400 other systems, with seed 0 and {steps} steps:
-rate ({rates}), bandwidth ({sigmas}), hidden layers of the network of a pair ({layers}; for ITNet its kernel, for attention that of displacements), and residual blocks ({blocks}).
-The width follows from about {parameters:,} parameters; those of models with heads differ more, since their width is a multiple of 4. {tried} {ends}
-Not searched: ITNet's groups of features, its 14 hidden units and its start, which had been chosen among ten designs on the same 400 systems.
+**Search.** A search starts from the setting that the model had there. It tries the next value up and down on four ladders, and moves as long as the error on {validated} validation systems falls, with seed 0 and {steps} steps:
+rate ({rates}), bandwidth of the Fourier features ({sigmas}), hidden layers of the network of a pair ({layers}; for ITNet this is its kernel, for attention the network of displacements), and residual blocks ({blocks}).
+The width then gives about {parameters:,} parameters. Models with 4 heads need a multiple of 4, so that their numbers differ more. {tried} {ends}
+Not searched are the features that ITNet's kernel reads and its {hidden} hidden units, which had been chosen among ten designs on the same validation systems. The other models had no such search before.
 The seeds of the tables ({seeds}) and the primary claims were named before the first run of this contest. The {tested} test systems of each size are new ones, which no earlier contest used.
 
 ## Equal steps
@@ -135,13 +135,13 @@ Every model is trained for {steps} steps of 32 systems. *CPU seconds* are those 
 
 ## Equal time
 
-Every model is trained for as long as the fastest one needs for {steps} steps. {machine}
+Every model is trained for as long as the fastest one needs for {steps} steps, with the setting chosen for equal steps. {machine}
 
 {equal_time}
 
 ## Claims
 
-The difference is the other model's error minus ITNet's, in points of the mean squared force. It is positive where ITNet is better. Behind it stand both errors, ITNet's first.
+The difference is the other model's error minus ITNet's, in percent of the mean squared force. It is positive where ITNet is better. Both errors follow, ITNet's first.
 
 {claims}
 """
@@ -164,6 +164,8 @@ def page() -> str:
         layers=listed(LADDER["layers"]),
         blocks=listed(LADDER["blocks"]),
         parameters=PARAMETERS,
+        validated=SYSTEMS["val"],
+        hidden=RELATIVE_KERNEL["width"],
         tried=tried(found["tuning"]),
         ends=at_ladder_ends(TASK, runs[EQUAL_STEPS]),
         seeds=listed(SEEDS),

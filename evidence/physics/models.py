@@ -52,7 +52,7 @@ ABSOLUTE = ("itnet", "softmax", "infsa")
 """Models that receive absolute positions."""
 OPERATORS = (*ABSOLUTE, RELATIVE_ITNET)
 LAYERS = {RELATIVE_ITNET: 2, "softmax, relative": 1, "interaction network": 2, "egnn": 2}
-"""Hidden layers of the network of a pair, of the models that have one with a free number."""
+"""Default number of hidden layers in a model's network of a pair."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Design:
     blocks: int = BLOCKS
 
     @property
-    def hidden(self) -> int:
+    def pair_layers(self) -> int:
         """Hidden layers of the network of a pair."""
         return LAYERS[self.name] if self.layers is None else self.layers
 
@@ -89,7 +89,7 @@ def network(d_in: int, hidden: int, d_out: int, layers: int = 1) -> nn.Sequentia
 
 
 def message_network(d_in: int, hidden: int, layers: int) -> nn.Sequential:
-    """Return the network of a message, with ``layers`` layers, each followed by SiLU."""
+    """Return the network of a message: ``layers`` hidden layers with SiLU, and no output layer."""
     sizes = [d_in, *[hidden] * layers]
     parts: list[nn.Module] = []
     for size, following in pairwise(sizes):
@@ -136,8 +136,8 @@ class OperatorBlock(nn.Module):
                 "sigma": design.sigma,
             }
         if design.name == RELATIVE_ITNET:
-            # The depth counts the layer of the output too.
-            options |= RELATIVE_KERNEL | {"depth": design.hidden + 1}
+            # These replace the width above. The depth counts the output layer too.
+            options |= RELATIVE_KERNEL | {"depth": design.pair_layers + 1}
         self.operator = create_operator(operator, design.dim, HEADS, **options)
 
     def forward(self, h: Tensor, positions: Tensor) -> Tensor:
@@ -151,7 +151,7 @@ class RelativeAttention(nn.Module):
         super().__init__()
         dim = design.dim
         self.pairs = Pairs(design.sigma)
-        self.relative = network(self.pairs.size, dim, 2 * dim, design.hidden)
+        self.relative = network(self.pairs.size, dim, 2 * dim, design.pair_layers)
         self.projection = nn.Linear(dim, 3 * dim)
         self.out = nn.Linear(dim, dim)
 
@@ -175,7 +175,7 @@ class Messages(nn.Module):
         super().__init__()
         self.pairs = Pairs(design.sigma)
         hidden = design.dim
-        self.message = message_network(2 * design.dim + self.pairs.size, hidden, design.hidden)
+        self.message = message_network(2 * design.dim + self.pairs.size, hidden, design.pair_layers)
         self.out = nn.Linear(hidden, design.dim)
 
     def forward(self, h: Tensor, positions: Tensor) -> Tensor:
@@ -242,7 +242,9 @@ class EquivariantModel(nn.Module):
         size = 2 * dim + 2 * FREQUENCIES + 1
         self.embed = nn.Linear(1, dim)
         blocks = range(design.blocks)
-        self.messages = nn.ModuleList(message_network(size, dim, design.hidden) for _ in blocks)
+        self.messages = nn.ModuleList(
+            message_network(size, dim, design.pair_layers) for _ in blocks
+        )
         self.weights = nn.ModuleList(network(dim, dim, 1) for _ in blocks)
         self.updates = nn.ModuleList(network(2 * dim, dim, dim) for _ in blocks)
 

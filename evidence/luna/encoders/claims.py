@@ -10,14 +10,14 @@ from ...kit.claims import Claim, Sample
 from ...kit.contest import EQUAL_STEPS, EQUAL_TIME
 from ...kit.page import load
 from ...kit.statistics import Rows, paired
-from .contest import FILE, HEDGEHOG, OTHER_RATE, accuracy_at
+from .contest import FILE, HEDGEHOG_OTHER_RATE, OTHER_RATE, accuracy_at
 from .texts import LENGTHS, LONGEST, TRAINED
 
 Results = dict[str, Rows]
 LABELS = {
     "hedgehog": "Hedgehog",
     "performer": "Performer",
-    HEDGEHOG: f"Hedgehog at a rate of {OTHER_RATE}",
+    HEDGEHOG_OTHER_RATE: f"Hedgehog at a rate of {OTHER_RATE}",
 }
 
 
@@ -55,7 +55,7 @@ CLAIMS = [
     claim("softmax", TRAINED, EQUAL_TIME),
     claim("performer", TRAINED, EQUAL_TIME),
     claim("elu + 1", TRAINED, EQUAL_TIME),
-    claim(HEDGEHOG),
+    claim(HEDGEHOG_OTHER_RATE),
     # Named after the runs.
     *(claim("hedgehog", length, EQUAL_TIME) for length in LENGTHS if length > TRAINED),
 ]

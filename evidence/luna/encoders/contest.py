@@ -47,10 +47,11 @@ STEPS, BRIEF, BATCH = 800, 300, 16
 RATES = (3e-3, 1e-2, 3e-2)
 # Named on 29 November 2026 before the first run; seed 0 chooses rates.
 SEEDS = (200, 201, 202, 203, 204)
-HEDGEHOG, OTHER_RATE = "hedgehog, other rate", 1e-2
-"""Hedgehog with the rate that its accuracy in validation would choose, and that rate.
+HEDGEHOG_OTHER_RATE, OTHER_RATE = "hedgehog, other rate", 1e-2
+"""Hedgehog again, and its rate there.
 
-The other rates are those of the least loss. Named on 1 December 2026, after all other runs.
+The main runs choose rates by the loss in validation; by the accuracy, Hedgehog's would be this one.
+Named on 1 December 2026, after all other runs.
 """
 PACED = 4
 """Steps per round of timing a training step."""
@@ -72,6 +73,7 @@ def accuracy_at(length: int) -> str:
 
 def make(row: Row) -> TextEncoder:
     """Return the encoder of a row."""
+    # "hedgehog, other rate" is a Hedgehog.
     attention = row["variant"].partition(",")[0]
     return TextEncoder(attention, corpus().words)
 
@@ -146,13 +148,19 @@ def run(options: Options) -> None:
     batches = 1 if options.small else None
     task = make_task(batches)
     run_task(task, options, machine=describe(), seeds=list(SEEDS))
+    # Whoever selects encoders does not need it.
     if not options.only:
         run_other_rate(task, options)
 
 
 def run_other_rate(task: Task, options: Options) -> None:
-    """Train Hedgehog with its other rate, at equal steps."""
-    row = {"variant": HEDGEHOG, "rate": OTHER_RATE, "budget": EQUAL_STEPS, "steps": task.steps}
+    """Train Hedgehog with its other rate: the same seeds, equal steps only."""
+    row = {
+        "variant": HEDGEHOG_OTHER_RATE,
+        "rate": OTHER_RATE,
+        "budget": EQUAL_STEPS,
+        "steps": task.steps,
+    }
     seeds = SEEDS[: options.seeds]
     if options.small:
         row, seeds = row | {"steps": task.trial_steps}, seeds[:1]

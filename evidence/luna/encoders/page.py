@@ -19,7 +19,7 @@ from .contest import (
     BATCH,
     BRIEF,
     FILE,
-    HEDGEHOG,
+    HEDGEHOG_OTHER_RATE,
     OTHER_RATE,
     RATES,
     SEEDS,
@@ -131,7 +131,7 @@ def other_rates(tuning: Rows, rows: Rows) -> str:
     if not found:
         return ""
     return (
-        f" (by the accuracy there it would be {listed(found)}: *{HEDGEHOG}*, with {OTHER_RATE}, was therefore "
+        f" (by the accuracy there it would be {listed(found)}: *{HEDGEHOG_OTHER_RATE}*, with {OTHER_RATE}, was therefore "
         "added after all other runs)"
     )
 
@@ -145,7 +145,7 @@ def ends(rows: Rows) -> str:
 def scores_table(rows: Rows) -> str:
     """Return a table with one row per encoder: accuracy at every length, cost and rate."""
     lines = []
-    for name, runs in by_model(rows, (*ATTENTIONS, HEDGEHOG)).items():
+    for name, runs in by_model(rows, (*ATTENTIONS, HEDGEHOG_OTHER_RATE)).items():
         first = runs[0]
         cells = [spread((run[accuracy_at(n)] for run in runs), digits=2) for n in LENGTHS]
         seconds = spread((run["seconds"] for run in runs), scale=1.0)
