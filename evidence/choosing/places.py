@@ -156,7 +156,7 @@ PLACES = (
             LOW_RANK.format("Clothes", "linear attention"),
         ),
         Words(
-            open="On clothes no difference from Performer and softmax was found, at the largest of five rates. On a long sum (*long*, above) it stays at a constant answer in all seeds, where softmax "
+            open="On clothes no difference from Performer and softmax was found, at the largest of five rates. On a long sum (*long*, below) it stays at a constant answer in all seeds, where softmax "
             "solves the task. On digits and clothes (*by data*, below) a convolution is ahead. Accuracy "
             "grows with the rank (16 against 2 a head), so a low rank costs some of it.",
         ),
