@@ -332,8 +332,7 @@ error on charges and bodies; both errors follow, ITNet's first. Times are ratios
 Each claim has a verdict by [the rule for claims](results/claims.md): only *reproduced* and *contradicted* are conclusions. Sentences behind *Open*
 describe the runs and are not conclusions: *ahead* means p < 0.05 before any adjustment, a *better mean* not even that.
 
-*Larger rates* is a second contest on charges, in which more learning rates were tried. In the first, *ITNet* reads absolute positions; *ITNet of displacements*, and ITNet on bodies,
-does not. Of the models of lost and resampled series, *gaps* (CKCNN) has grid points without a value where samples are lost, *no gaps* (GRU, TCN) reads zero as the time since the last sample, *resampled* is interpolated
+*Designs searched* is [a contest on charges](results/physics-designs.md) in which ITNet, as on bodies, reads displacements; in the claim without these words it reads absolute positions. Of the models of lost and resampled series, *gaps* (CKCNN) has grid points without a value where samples are lost, *no gaps* (GRU, TCN) reads zero as the time since the last sample, *resampled* is interpolated
 to the rate of training, and *filled* is interpolated over what was lost. *Pictures* in evolution's claims are clothes, but handwritten digits where models are *trained with 2 to 8 steps*.
 
 {places(speed)}
