@@ -175,7 +175,7 @@ def test_the_contest_runs_end_to_end(tmp_path, documents):
     contest.time(options)
     found = load(contest.FILE, tmp_path)
     runs = [(one["budget"], one["variant"]) for one in found["runs"]]
-    added = (EQUAL_STEPS, contest.HEDGEHOG_OTHER_RATE)
-    assert runs == [*product((EQUAL_STEPS, EQUAL_TIME), ATTENTIONS), added]
+    again = product((EQUAL_STEPS,), contest.AGAIN)
+    assert runs == [*product((EQUAL_STEPS, EQUAL_TIME), ATTENTIONS), *again]
     assert len(found["tuning"]) == len(ATTENTIONS) * len(contest.RATES)
     assert len(load(contest.SPEED_FILE, tmp_path)["rows"]) == len(ATTENTIONS) * len(texts.LENGTHS)

@@ -10,7 +10,7 @@ from ...kit.claims import Claim, Sample
 from ...kit.contest import EQUAL_STEPS, EQUAL_TIME
 from ...kit.page import load
 from ...kit.statistics import Rows, paired
-from .contest import FILE, HEDGEHOG_OTHER_RATE, OTHER_RATE, accuracy_at
+from .contest import FILE, HEDGEHOG_OTHER_RATE, LUNA_AGAIN, OTHER_RATE, accuracy_at
 from .texts import LENGTHS, LONGEST, TRAINED
 
 Results = dict[str, Rows]
@@ -31,7 +31,8 @@ def results() -> Results:
 
 def ahead(other: str, length: int, budget: str) -> Sample:
     """Return a sample: LUNA's accuracy minus that of another attention, per seed."""
-    return lambda found: paired(found[budget], "luna", other, accuracy_at(length))
+    mine = LUNA_AGAIN if other == HEDGEHOG_OTHER_RATE else "luna"
+    return lambda found: paired(found[budget], mine, other, accuracy_at(length))
 
 
 def claim(
