@@ -114,7 +114,7 @@ Command: `python -m evidence time small tune`.
 
 The time of `{peer}` divided by that of a call on eight points, at the commits for which `python -m evidence check small` or `time small` recorded ratios in
 `evidence/results/history.json`. `check` fails if a ratio has fallen by more than 15%.
-The last row is lower than that allows; the cause is not known.
+Commit ece91769 is lower than that allows; the cause is not known.
 
 {history}
 """

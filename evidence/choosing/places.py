@@ -45,7 +45,7 @@ class Place:
         strength, weakness: the same in sentences.
         strength_claims, weakness_claims: the claims that these sentences are about, of a results
             page (``"SET: TEXT"``) or of the page of all claims (``"claims: TEXT"``); the first is
-            that of ``ahead`` or ``behind``.
+            that of ``ahead`` or ``behind``, or an open one if only a table of the page shows these.
         timed: its name in the file of times; empty if it was not timed.
         price: a sentence on its cost, if it was not timed.
     """
@@ -83,6 +83,7 @@ AGENT = (
     "claims: Faster than Agent Attention, one of the two fastest O(Nd) baselines of the paper (the other, "
     "SOFT, has no package)"
 )
+FUSED = "claims: The same beside a fused softmax, which stores no matrix"
 MEMORY = "claims: The memory of the linear form grows no faster than N (exponent)"
 PLACES = (
     Place(
@@ -119,9 +120,9 @@ PLACES = (
             "steps. On charges EGNN, whose forces turn with the system, has much smaller errors, and ITNet's "
             "first kernel, with absolute positions, is behind an interaction network.",
             "On Darcy's flow the Fourier operator and softmax attention are ahead at equal time, and "
-            "no difference from the graph neural operator was found. Its settings were searched there. On other "
-            "pages they were not, and ITNet is behind softmax on such fields (*field*, above) and on "
-            "[ten sets](results/ten-sets.md). Under gravity attention with relative "
+            "no difference from the graph neural operator was found. ITNet's settings were searched there. Without "
+            "such a search its errors on such fields are much larger than softmax's (*field*, below; *darcy* of "
+            "[ten sets](results/ten-sets.md), one seed). Under gravity attention with relative "
             "positions is ahead in rollouts too, and at equal time an interaction network. On charges an "
             "interaction network has a better mean at equal time, and with 12 charges, never seen in training.",
         ),
@@ -156,8 +157,8 @@ PLACES = (
             LOW_RANK.format("Clothes", "linear attention"),
         ),
         Words(
-            open="On clothes no difference from Performer and softmax was found, at the largest of five rates. On a long sum (*long*, below) it stays at a constant answer in all seeds, where softmax "
-            "solves the task. On digits and clothes (*by data*, below) a convolution is ahead. Accuracy "
+            open="On clothes no difference from Performer and softmax was found, with its own rate at the largest of five. On a long sum (*long*, below) it stays at a constant answer in all seeds, where softmax "
+            "solves the task. On digits and clothes (*by data*, below) a convolution has a better mean. Accuracy "
             "grows with the rank (16 against 2 a head), so a low rank costs some of it.",
         ),
         (
@@ -189,8 +190,8 @@ PLACES = (
             "Bursts of samples at irregular times: the best of GRU-D, a neural CDE and MiniROCKET "
             "is ahead on JapaneseVowels and on PLAID.",
             "On PLAID it is behind a TCN on resampled series at twice the rate of training, and it loses more "
-            "than a GRU when most samples are lost. On complete series of PLAID MiniROCKET, a GRU and a TCN "
-            "[are ahead](results/ckconv.md). On permuted pixels a TCN, an LSTM or a GRU is ahead.",
+            "than a GRU without gaps when most samples are lost. On complete series of PLAID MiniROCKET, and a GRU "
+            "and a TCN without gaps, [have better means](results/ckconv.md). On permuted pixels a TCN is ahead.",
         ),
         (
             IRREGULAR.format("JapaneseVowels", EQUAL_STEPS, OTHERS),
@@ -211,8 +212,8 @@ PLACES = (
             "ones, both beside a convolution and at the larger of two rates. Hidden words in texts of 512 "
             "tokens: at equal steps it is ahead of Hedgehog with the rate of the least loss in validation. An "
             "encoder of 8,192 tokens takes about a tenth of softmax's time.",
-            "From Hedgehog with the rate of the best accuracy in validation no difference was found, nor from "
-            "softmax on texts of 8,192 tokens.",
+            "No difference was found from Hedgehog with the rate of the best accuracy in validation, from softmax "
+            "on texts of 8,192 tokens, and from softmax on the pictures.",
         ),
         (
             "lra-image: Image: learned kernels above Performer's random features, the rate of each by validation",
@@ -226,7 +227,7 @@ PLACES = (
             open="Linear attention with elu + 1 takes less time: it is ahead at equal time, and no "
             "difference from it was found at equal steps. At equal time no difference from "
             "Hedgehog was found at 512 tokens, and at 8,192 Hedgehog is ahead. On bytes of "
-            "text (128 of each) one seed of softmax is ahead.",
+            "text (128 of each) one seed of softmax is better.",
         ),
         (
             HIDDEN.format("512", EQUAL_TIME, "elu + 1"),
@@ -261,9 +262,9 @@ PLACES = (
         "softmax, in time",
         "`linear_attention`, 256 patches",
         Words(
-            "At 4,096 tokens it takes a quarter of the time of a fused softmax, and less than "
-            "[other linear attentions](results/infsa.md); in training its memory grows with the number of tokens, "
-            "not with its square.",
+            "Four wide blocks take, at 4,096 tokens, a small part of the time of a softmax that stores its "
+            "matrix, as the paper's does, and less than with [other linear attentions](results/infsa.md). In training "
+            "its memory grows with the number of tokens, not with its square.",
             "On canvases of 36 patches no difference in accuracy from softmax was found.",
         ),
         (
@@ -273,13 +274,15 @@ PLACES = (
             CANVASES.format("linear InfSA is more accurate than softmax"),
         ),
         Words(
-            open="It is slow to begin: on canvases of 256 small patches most of its runs are still "
+            "A fused softmax takes about four times as long there, not 13 times.",
+            "It is slow to begin: on canvases of 256 small patches most of its runs are still "
             "at chance when linear attention and softmax, in the same short time, have begun to "
             "learn. By LeRF its attention maps are less faithful than softmax's, by MoRF no "
             "difference was found.",
         ),
         (
             SMALL_PATCHES.format("linear attention"),
+            FUSED,
             SMALL_PATCHES.format("softmax"),
             CANVASES.format("LeRF: linear above softmax"),
             CANVASES.format("MoRF: linear above softmax"),
@@ -289,7 +292,7 @@ PLACES = (
     Place(
         "evolution",
         "one set of weights serves 4 to 16 steps",
-        "4 layers, trained longer, win",
+        "4 layers, trained as long, win",
         Words(
             "One set of weights for several numbers of time steps. On pictures of clothes it costs "
             "little, or nothing, beside separate encoders of 4, 8 and 16 layers that are trained for as many epochs. (Those of 8 and 16 "

@@ -154,7 +154,7 @@ def slowest(rows: list[Row]) -> str:
 
 
 def reason(equal_steps: list[Row], equal_time: list[Row]) -> str:
-    """Say why ITNet is behind at equal time: its error still falls when its time is over."""
+    """Say how far ITNet's error falls after the steps of equal time, which is why it is behind."""
     means = []
     for rows in (equal_steps, equal_time):
         own = [row for row in rows if row["variant"] == "itnet"]
@@ -163,7 +163,7 @@ def reason(equal_steps: list[Row], equal_time: list[Row]) -> str:
         means.append(statistics.fmean(row[metric(TRAINED)] for row in own))
     longer, shorter = means
     return (
-        f"ITNet is behind here because it has the fewest steps: at {TRAINED} × {TRAINED} its mean error is {100 * shorter:.1f}% "
+        f"ITNet's error still falls when its time is over: at {TRAINED} × {TRAINED} its mean is {100 * shorter:.1f}% "
         f"after {TRIED_STEPS} steps and {100 * longer:.1f}% after {STEPS}."
     )
 

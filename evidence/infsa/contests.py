@@ -277,7 +277,7 @@ def longer(paces: Rows) -> str:
         found = many * min(seconds.values()) * runs / 3_600
         short = equal_time_steps(seconds, SIZES[4_096].steps)[SOFTMAX]
         rest = (
-            f" Softmax would have had {short} steps there. All of its runs ({len(NAMES)} models, {len(SEEDS)} seeds, {len(RATES)} rates) with {many:,} steps "
+            f" Softmax would have had {short} steps in that contest. All runs there ({len(NAMES)} models, {len(SEEDS)} seeds, {len(RATES)} rates) with {many:,} steps "
             f"would take {found:.0f} hours on a core."
         )
     return LONGER.format(few=SIZES[256].steps, many=many, rest=rest)
