@@ -277,10 +277,11 @@ def _receipt(report: dict[str, Any], *, quiet: bool) -> str:
     tasks += [(f"copy of {x['length']:,} tokens", x) for x in receipt["copying"]]
     rows = [(title, f"{x['teacher']:.0%}", f"{x['student']:.0%}") for title, x in tasks]
     blocks.append(table(("task", "teacher", "converted"), rows))
-    needles, passages = receipt["recall"][0]["needles"], receipt["copying"][0]["passages"]
-    blocks.append(
-        f"Shares of right digits, of {needles} needles, and of right tokens, of {passages} passages."
-    )
+    if receipt["recall"] and receipt["copying"]:
+        needles, passages = receipt["recall"][0]["needles"], receipt["copying"][0]["passages"]
+        blocks.append(
+            f"Shares of right digits, of {needles} needles, and of right tokens, of {passages} passages."
+        )
 
     if not quiet:
         blocks.append(f"Threads: {report['threads']}.\n\n{_decoding(receipt['decoding'])}")
