@@ -157,7 +157,8 @@ PLACES = (
             LOW_RANK.format("Clothes", "linear attention"),
         ),
         Words(
-            open="On clothes no difference from Performer and softmax was found, with its own rate at the largest of five. On a long sum (*long*, below) it stays at a constant answer in all seeds, where softmax "
+            open="On clothes no difference from Performer and softmax was found, with its own rate at the largest "
+            "of five. On a long sum (*long*, below) it stays at a constant answer in all seeds, where softmax "
             "solves the task. On digits and clothes (*by data*, below) a convolution has a better mean. Accuracy "
             "grows with the rank (16 against 2 a head), so a low rank costs some of it.",
         ),

@@ -15,7 +15,7 @@ from operator import itemgetter
 from torch import nn
 
 from ..kit.claims import Claim, answered, claims_tables, judge, means, primary_texts
-from ..kit.contest import EQUAL_STEPS, EQUAL_TIME, paced_on, score_table
+from ..kit.contest import EQUAL_STEPS, EQUAL_TIME, paced_on
 from ..kit.grid import Row
 from ..kit.machine import describe
 from ..kit.page import head, listed, load
@@ -35,6 +35,7 @@ from .charges import (
 )
 from .claims import ATTENTION, NETWORK, RELATIVE, Results, ahead, by_budget
 from .models import LAYERS, RELATIVE_ITNET, RELATIVE_KERNEL, make_model, sized
+from .page import SETTINGS, scores
 
 FILE = "physics-designs.json"
 COMMAND = "python -m evidence run physics designs"
@@ -48,6 +49,10 @@ STARTS = {
 }
 """Rate, bandwidth, layers and blocks that every model had in the contest with larger rates."""
 TITLES = {RELATIVE: ATTENTION, NETWORK: "an interaction network", "egnn": "EGNN"}
+
+
+COLUMNS = SETTINGS | {"layers": itemgetter("layers"), "blocks": itemgetter("blocks")}
+"""The last columns of the tables."""
 
 
 def make(row: Row) -> nn.Module:
@@ -167,9 +172,9 @@ def page() -> str:
         ends=at_ladder_ends(TASK, runs[EQUAL_STEPS]),
         seeds=listed(SEEDS),
         tested=SYSTEMS[SECOND_TEST],
-        equal_steps=scores(runs[EQUAL_STEPS]),
+        equal_steps=scores(runs[EQUAL_STEPS], STARTS, COLUMNS),
         machine=paced_on(found.get("paces", []), found["machine"]),
-        equal_time=scores(runs[EQUAL_TIME]),
+        equal_time=scores(runs[EQUAL_TIME], STARTS, COLUMNS),
         claims=claims_tables(CLAIMS, runs, found),
     )
 
@@ -184,15 +189,3 @@ def sizes(rows: list[Row]) -> str:
     """Return the smallest and the largest number of parameters that were tried."""
     found = [row["parameters"] for row in rows]
     return f"{min(found):,} to {max(found):,}"
-
-
-def scores(rows: list[Row]) -> str:
-    """Return a table with one row per model: errors in percent, cost and settings."""
-    columns = {f"error at {points} particles (%)": metric(points) for points in TESTED}
-    settings = {
-        "rate": itemgetter("rate"),
-        "bandwidth": itemgetter("sigma"),
-        "layers": itemgetter("layers"),
-        "blocks": itemgetter("blocks"),
-    }
-    return score_table(STARTS, rows, columns, settings)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from operator import itemgetter
-from typing import Any
 
 from ..datasets.charges import LEAST, MOST, SOFTENING
 from ..kit.claims import claims_tables
 from ..kit.contest import EQUAL_STEPS, EQUAL_TIME, paced_on, score_table
+from ..kit.grid import Row
 from ..kit.page import at_an_end, head, listed, load
 from ..kit.task import at_ladder_ends
 from .charges import (
@@ -143,7 +144,11 @@ def page() -> str:
     )
 
 
-def scores(rows: list[dict[str, Any]]) -> str:
+def scores(
+    rows: list[Row],
+    models: Iterable[str] = SECOND_TASK.models,
+    settings: Mapping[str, Callable[[Row], object]] = SETTINGS,
+) -> str:
     """Return a table with one row per model: errors in percent, cost and settings."""
     columns = {f"error at {points} particles (%)": metric(points) for points in TESTED}
-    return score_table(SECOND_TASK.models, rows, columns, SETTINGS)
+    return score_table(models, rows, columns, settings)
