@@ -56,12 +56,18 @@ def differences(
     The result has a number per sample too if all rows have the answers to the same samples. With a
     ``share`` below one it is positive where the first row keeps more than this share of the second.
 
+    Raises:
+        ValueError: the rows of a pair differ in ``corpus``, which says what texts a run has read.
+
     Example:
         >>> rows = {"accuracy": 0.5}, {"accuracy": 0.25}
         >>> differences([rows], "accuracy"), differences([rows], "accuracy", share=0.5)
         ([0.25], [0.375])
     """
     known = list(pairs)
+    for one, other in known:
+        _check_corpus(one, other)
+
     values = [one[metric] - share * other[metric] for one, other in known]
     parts = []
     for one, other in known:
@@ -72,6 +78,19 @@ def differences(
     if len({len(part) for part in parts}) != 1:
         return Scores(values)
     return Scores(values, np.stack(parts))
+
+
+def _check_corpus(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """Raise ValueError if two rows come from different texts.
+
+    A data set that changes with its distribution is not the same on every day.
+    """
+    left, right = one.get("corpus"), other.get("corpus")
+    if left != right:
+        raise ValueError(
+            f"{one['variant']} and {other['variant']}, seed {one['seed']}: expected runs on the same "
+            f"texts, got corpus {left!r} and {right!r}; run both again on the texts of today"
+        )
 
 
 def subtract(a: Scores, b: Scores) -> Scores:

@@ -135,6 +135,27 @@ def test_a_claim_is_positive_where_luna_is_more_accurate():
     assert found.samples.shape == (2, 2)
 
 
+def test_runs_on_different_texts_are_not_compared():
+    rows = [row("luna", 0, 0.5) | {"corpus": 3_126}, row("softmax", 0, 0.25) | {"corpus": 3_127}]
+    ahead = claims.ahead("softmax", 512, EQUAL_STEPS)
+    with pytest.raises(ValueError, match="luna and softmax, seed 0: expected runs on the same texts"):
+        ahead({EQUAL_STEPS: rows})
+
+
+def test_the_page_names_the_added_runs_only_where_hedgehogs_rate_is_another():
+    def tried(name):
+        rates = ((0.01, 0.5), (0.03, 0.25))
+        return [{"variant": name, "rate": rate, "accuracy": accuracy} for rate, accuracy in rates]
+
+    def runs(name):
+        return [{"variant": name, "rate": 0.03}]
+
+    text = page.other_rates(tried("hedgehog"), runs("hedgehog"))
+    assert "0.01 for hedgehog: *hedgehog, other rate*" in text
+    text = page.other_rates(tried("performer"), runs("performer"))
+    assert text == " (by the accuracy there it would be 0.01 for performer)"
+
+
 def test_the_page_marks_what_no_other_encoder_beats_in_both(monkeypatch):
     accuracies = {"luna": 0.5, "softmax": 0.375, "elu + 1": 0.25}
     times = {"luna": 2.0, "softmax": 3.0, "elu + 1": 1.0}

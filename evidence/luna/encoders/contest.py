@@ -114,8 +114,12 @@ def validate(model: nn.Module, batches: int | None) -> float:
 
 
 def test(model: nn.Module, batches: int | None) -> Row:
-    """Return the accuracy and the loss on texts of every length."""
-    found: Row = {"answers": {}}
+    """Return the accuracy and the loss on texts of every length.
+
+    The documentation changes with its distribution. Runs on different texts must not be compared,
+    so a row also has the number of different words.
+    """
+    found: Row = {"answers": {}, "corpus": corpus().words}
     for length in LENGTHS:
         each = scores(model, "test", length, batches)
         found[accuracy_at(length)] = statistics.fmean(each.accuracy)

@@ -124,18 +124,25 @@ def page() -> str:
 
 
 def other_rates(tuning: Rows, rows: Rows) -> str:
-    """Say, in brackets, which rates would be others by the accuracy in validation."""
-    found = []
+    """Say, in brackets, which rates would be others by the accuracy in validation.
+
+    Hedgehog was trained again at such a rate.
+    """
+    found = {}
     for name, tried in by_model(tuning, ATTENTIONS).items():
         best = max(tried, key=itemgetter("accuracy"))["rate"]
         if best not in {row["rate"] for row in rows if row["variant"] == name}:
-            found.append(f"{best} for {name}")
+            found[name] = f"{best} for {name}"
     if not found:
         return ""
-    return (
-        f" (by the accuracy there it would be {listed(found)}: *{HEDGEHOG_OTHER_RATE}*, with {OTHER_RATE}, was therefore "
-        f"added after all other runs. The documentation had changed by then, so that *{LUNA_AGAIN}* was trained beside it)"
-    )
+
+    text = f"by the accuracy there it would be {listed(tuple(found.values()))}"
+    if "hedgehog" in found:
+        text += (
+            f": *{HEDGEHOG_OTHER_RATE}*, with {OTHER_RATE}, was therefore added after all other runs. The documentation "
+            f"had changed by then, so that *{LUNA_AGAIN}* was trained beside it"
+        )
+    return f" ({text})"
 
 
 def ends(rows: Rows) -> str:
