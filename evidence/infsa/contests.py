@@ -106,7 +106,7 @@ In both InfSA models every layer adds its output times the same γ = {decay}, as
 from seconds per step that were measured before (CPU seconds of one thread, medians of rounds that alternate between the models), so the seconds of the runs differ somewhat.
 The runs are short, some less than one pass over the training canvases: the accuracies compare the start of training, not what the models can reach.
 The learning rate is chosen for each model among {rates} by the loss on validation, with
-seed 0 and half of its steps (at 1,024 patches, all of them). The seeds of the tables ({seeds}) and the primary claims were named before the first run.
+seed 0 and half of its steps (at 1,024 patches, all of them).{searched} The seeds of the tables ({seeds}) and the primary claims were named before the first run.
 
 {longer}
 
@@ -178,6 +178,7 @@ def page() -> str:
         batch=BATCH,
         rates=", ".join(map(str, RATES)),
         seeds=listed(SEEDS),
+        searched=searched(tuned),
         longer=longer(found.get("paces", [])),
         state=state(timed),
         equal_time=scores(timed, found),
@@ -325,13 +326,33 @@ def edges(rows: Rows, tuned: Rows) -> Iterator[str]:
     for patches in SIZES:
         chosen = {row["variant"]: row["rate"] for row in at(rows, patches)}
         tried = by_model(at(tuned, patches), NAMES)
-        text = at_an_end(chosen, dict.fromkeys(NAMES, RATES))
+        text = at_an_end(chosen, {name: tried_rates(group) for name, group in tried.items()})
         if text:
             yield f"Rates at {patches:,} patches: {text[0].lower()}{text[1:]}"
         least = {name: min_loss(at(tuned, patches), name) for name in tried}
         blind = [name for name, loss in least.items() if loss > math.log(CLASSES) - NO_GAIN]
         if blind:
             yield f"At no rate did {listed(blind)} leave chance at {patches:,} patches, so that the choice means nothing."
+
+
+def tried_rates(tuned: Rows) -> list[float]:
+    """Return the rates that were tried, from the smallest."""
+    return sorted({row["rate"] for row in tuned})
+
+
+def searched(tuned: Rows) -> str:
+    """Say for which models further rates were tried."""
+    found = []
+    for name, group in by_model(at(tuned, 1_024), NAMES).items():
+        further = [f"{rate:g}" for rate in tried_rates(group) if rate not in RATES]
+        if further:
+            found.append(f"{listed(further)} for {name}")
+    if not found:
+        return ""
+    return (
+        " At 1,024 patches the best of these rates was the first or the last one for some models, and before any run of the "
+        f"table further rates were tried there, until the best one lay between two others: {'; '.join(found)}."
+    )
 
 
 def min_loss(tuned: Rows, name: str) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Callable, Collection
 from functools import cache, partial
 from itertools import product
 from typing import Any, NamedTuple
@@ -37,6 +38,7 @@ from ..kit.contest import (
 from ..kit.grid import Row, Table, fill
 from ..kit.machine import describe
 from ..kit.subject import Options
+from ..kit.task import beside
 
 FILE = "infsa-equal-time.json"
 PACES = Table(FILE, ("patches", "variant"), ("paces",))
@@ -49,6 +51,8 @@ PARAMETERS, DEPTH, BATCH, WEIGHT_DECAY = 20_000, 2, 16, 0.025
 WARMUP = 0.1
 """Share of the steps in which the rate rises."""
 RATES = (1e-3, 3e-3, 1e-2)
+LADDER = (1e-4, 3e-4, *RATES, 3e-2, 1e-1)
+"""Rates of a search, which goes on while the best one is the first or the last that was tried."""
 # Named on 29 November 2026 before the first run; seed 0 chooses the rates.
 SEEDS = (200, 201, 202, 203, 204)
 ROUNDS = 5
@@ -64,6 +68,7 @@ class Size(NamedTuple):
             most of their time for.
         paced: steps per round when the paces are measured.
         budgets: what is equal in the runs.
+        ladder: rates of the search.
     """
 
     steps: int
@@ -72,13 +77,15 @@ class Size(NamedTuple):
     validated: int
     paced: int
     budgets: tuple[str, ...] = (EQUAL_TIME,)
+    ladder: tuple[float, ...] = RATES
 
 
 # On 1 December 2026, after the runs at 256 patches and before any at 1,024, the steps at 1,024 became
-# 6,000 instead of 1,200, also when rates are tried: see ``LONGER`` in ``contests.py``.
+# 6,000 instead of 1,200, also when rates are tried: see ``LONGER`` in ``contests.py``. The best of
+# the first rates were at their ends there, so that the search was added before the first run.
 SIZES = {
     256: Size(1_200, 600, 2_000, 500, 20, (EQUAL_TIME, EQUAL_STEPS)),
-    1_024: Size(6_000, 6_000, 2_000, 500, 4),
+    1_024: Size(6_000, 6_000, 2_000, 500, 4, ladder=LADDER),
     4_096: Size(400, 200, 400, 150, 1),
 }
 
@@ -227,19 +234,7 @@ def run(options: Options) -> None:
         }
 
         cell = partial(_cell, size=size, options=options)
-        tries = [
-            {
-                "patches": patches,
-                "variant": name,
-                "rate": rate,
-                "steps": max(1, counts[EQUAL_TIME][name] * size.tried // size.steps),
-            }
-            for name, rate in product(NAMES, RATES)
-        ]
-        about = {"machine": describe(), "canvases": CANVASES, "seeds": list(SEEDS)}
-        fill(TUNING, tries, validated, cell, options, **about)
-
-        rates = {name: best_rate(TUNING.rows(options.results), patches, name) for name in NAMES}
+        rates = search(patches, size, counts[EQUAL_TIME], cell, options)
         rows = [
             {
                 "patches": patches,
@@ -252,6 +247,45 @@ def run(options: Options) -> None:
             for budget, seed, name in product(size.budgets, SEEDS[: options.seeds], NAMES)
         ]
         fill(RUNS, rows, tested, cell, options)
+
+
+def search(
+    patches: int,
+    size: Size,
+    steps: dict[str, int],
+    cell: Callable[[Row], Cell],
+    options: Options,
+) -> dict[str, float]:
+    """Try rates until every model has its best one; return these by model.
+
+    Args:
+        patches: of a canvas.
+        size: what depends on them.
+        steps: of each model's runs at equal time.
+        cell: maps a row to its cell.
+        options: of the command line.
+    """
+    about = {"machine": describe(), "canvases": CANVASES, "seeds": list(SEEDS)}
+    planned = {name: set(RATES) for name in NAMES}
+    while True:
+        tries = [
+            {
+                "patches": patches,
+                "variant": name,
+                "rate": rate,
+                "steps": max(1, steps[name] * size.tried // size.steps),
+            }
+            for name, rates in planned.items()
+            for rate in sorted(rates)
+        ]
+        fill(TUNING, tries, validated, cell, options, **about)
+
+        tried = TUNING.rows(options.results)
+        best = {name: best_rate(tried, patches, name, planned[name]) for name in NAMES}
+        wider = {name: planned[name] | set(beside(best[name], size.ladder)) for name in NAMES}
+        if wider == planned:
+            return best
+        planned = wider
 
 
 def _cell(row: Row, size: Size, options: Options) -> Cell:
@@ -303,12 +337,21 @@ def tested(cell: Cell, report: Report) -> Row:
     return {"accuracy": statistics.fmean(right), "answers": answers, **facts}
 
 
-def best_rate(tried: list[Row], patches: int, name: str) -> float:
+def best_rate(tried: list[Row], patches: int, name: str, planned: Collection[float]) -> float:
     """Return the rate of a model with the smallest loss on validation.
 
     Raises:
-        SystemExit: not all of its rates were tried.
+        SystemExit: not all of its planned rates were tried.
     """
-    rows = [row for row in tried if (row["patches"], row["variant"]) == (patches, name)]
-    all_tried(rows, len(RATES), f"{name}, {patches} patches", "rates")
-    return min(rows, key=lambda row: row["loss"])["rate"]
+    rows = [
+        row
+        for row in tried
+        if (row["patches"], row["variant"]) == (patches, name) and row["rate"] in planned
+    ]
+    all_tried(rows, len(planned), f"{name}, {patches} patches", "rates")
+    return min(rows, key=_loss_of)["rate"]
+
+
+def _loss_of(row: Row) -> float:
+    """Return a row's loss; a model that diverged has an infinite one."""
+    return row["loss"] if math.isfinite(row["loss"]) else math.inf

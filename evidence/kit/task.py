@@ -243,16 +243,16 @@ def adjacent(task: Task, name: str, setting: Setting) -> set[Setting]:
     """Return the settings one step away on one of a model's ladders."""
     found = set()
     for place, (knob, value) in enumerate(zip(task.knobs, setting, strict=True)):
-        for other in _beside(value, task.ladders.get(name, {}).get(knob, ())):
+        for other in beside(value, task.ladders.get(name, {}).get(knob, ())):
             found.add((*setting[:place], other, *setting[place + 1 :]))
     return found
 
 
-def _beside(value: Any, ladder: tuple[Any, ...]) -> tuple[Any, ...]:
+def beside(value: Any, ladder: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the one or two values next to a value of a ladder; none of an empty ladder.
 
     Example:
-        >>> _beside(3, (1, 3, 9)), _beside(9, (1, 3, 9)), _beside(3, ())
+        >>> beside(3, (1, 3, 9)), beside(9, (1, 3, 9)), beside(3, ())
         ((1, 9), (3,), ())
     """
     if not ladder:

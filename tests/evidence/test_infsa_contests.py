@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
+
 import pytest
 import torch
 from evidence.infsa import contests, equal_time, ten_seeds
@@ -47,9 +50,43 @@ def test_the_rate_is_chosen_by_the_loss_when_all_were_tried():
         {"patches": 256, "variant": "softmax", "rate": rate, "loss": abs(rate - 3e-3)}
         for rate in equal_time.RATES
     ]
-    assert equal_time.best_rate(tried, 256, "softmax") == 3e-3
+    rates = equal_time.RATES
+    assert equal_time.best_rate(tried, 256, "softmax", rates) == 3e-3
+    assert equal_time.best_rate(tried, 256, "softmax", (1e-2,)) == 1e-2
+    diverged = [tried[0] | {"loss": float("nan")}, *tried[1:]]
+    assert equal_time.best_rate(diverged, 256, "softmax", rates) == 3e-3
     with pytest.raises(SystemExit, match="expected 3 tried rates, got 0"):
-        equal_time.best_rate(tried, 1_024, "softmax")
+        equal_time.best_rate(tried, 1_024, "softmax", rates)
+
+
+def test_a_search_goes_on_until_the_best_rate_lies_between_two_others(tmp_path, monkeypatch):
+    best = {"linear InfSA": 1.0, "pure InfSA": 3e-3, "softmax": 3e-4, "linear attention": 3e-2}
+
+    def loss(cell, report):
+        cell.place.mkdir(parents=True)
+        return {"loss": abs(math.log(cell.settings["rate"] / best[cell.settings["variant"]]))}
+
+    monkeypatch.setattr(equal_time, "validated", loss)
+    options = Options((), 1, runs=tmp_path / "runs", results=tmp_path)
+    steps = dict.fromkeys(NAMES, 6_000)
+    size = SIZES[1_024]
+    cell = partial(equal_time.own_cell, options=options)
+    found = equal_time.search(1_024, size, steps, cell, options)
+    assert found == best | {"linear InfSA": 1e-1}, "the ladder ends there"
+
+    tried = {name: set() for name in NAMES}
+    for one in equal_time.TUNING.rows(tmp_path):
+        tried[one["variant"]].add(one["rate"])
+    first = set(equal_time.RATES)
+    assert tried == {
+        "linear InfSA": first | {3e-2, 1e-1},
+        "pure InfSA": first,
+        "softmax": first | {3e-4, 1e-4},
+        "linear attention": first | {3e-2, 1e-1},
+    }
+    text = contests.searched(equal_time.TUNING.rows(tmp_path))
+    assert "0.03 and 0.1 for linear InfSA; 0.0001 and 0.0003 for softmax" in text
+    assert contests.searched([]) == ""
 
 
 @pytest.fixture
@@ -148,7 +185,11 @@ def test_only_complete_sizes_are_ranked():
 def test_rates_at_an_end_and_rates_without_effect_are_named():
     rows = [row("linear InfSA", 0, [1.0, 0.0]), row("softmax", 0, [1.0, 0.0]) | {"rate": 3e-3}]
     losses = {"linear InfSA": 2.303, "softmax": 2.0}
-    tuned = [{"patches": 1_024, "variant": name, "loss": loss} for name, loss in losses.items()]
+    tuned = [
+        {"patches": 1_024, "variant": name, "rate": rate, "loss": loss}
+        for name, loss in losses.items()
+        for rate in equal_time.RATES
+    ]
     end, blind = contests.edges(rows, tuned)
     assert end.startswith("Rates at 1,024 patches: the first or the last")
     assert end.endswith("for: linear InfSA.")
