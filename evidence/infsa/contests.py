@@ -114,7 +114,7 @@ seed 0 and half of its steps (at 1,024 patches, all of them).{searched} The seed
 
 {findings}
 
-With equal steps, at 256 patches. Where fewer than five seeds were run, they are the first ones. The fastest model has the same steps in both tables.
+With equal steps, at 256 patches. The fastest model has the same steps in both tables.
 
 {equal_steps}
 
