@@ -71,11 +71,10 @@ def time_speed(options: Options) -> None:
 
     # What is timed already stays, unless it is named.
     timed = {row["model"] for row in before["cases"]}
-    begin = time.monotonic()
     for name in there:
         if name in timed and not options.only:
             continue
-        if time.monotonic() - begin > options.minutes * 60:
+        if options.is_over:
             break
         rows = [rounded(row) for row in _rows(name, folders[name], small=options.small)]
         kept = [row for row in before["cases"] if row["model"] != name]

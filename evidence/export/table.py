@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from typing import Any
 
@@ -36,13 +35,12 @@ def fill(options: Options, columns: dict[str, Column]) -> None:
     names = options.chosen(MODELS)
     if options.small and not options.only:
         names = list(SMALL)
-    begin = time.monotonic()
     for name in names:
         known = found.get(name, {})
         # A row that has one of these columns has them all: they are saved together.
         if not options.only and any(column in known for column in columns):
             continue
-        if time.monotonic() - begin > options.minutes * 60:
+        if options.is_over:
             break
         row = cells(name, options.runs / folder_name(name), columns)
         # Read again: another process may fill in the other columns.

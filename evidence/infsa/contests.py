@@ -16,7 +16,7 @@ from ..kit.claims import Claim, Sample, claims_tables, judge, primary_texts
 from ..kit.contest import by_model, equal_time_steps, paced_on
 from ..kit.grid import Row, run_sections, sections
 from ..kit.page import at_an_end, head, listed, load, spread, table
-from ..kit.statistics import Rows, paired
+from ..kit.statistics import Rows, Scores, paired
 from ..kit.subject import Options
 from . import canvases, equal_time, ten_seeds
 from .equal_time import (
@@ -29,12 +29,15 @@ from .equal_time import (
     EQUAL_STEPS,
     EQUAL_TIME,
     KINDS,
+    LONG_TIME,
     NAMES,
     PARAMETERS,
     RATES,
     SEEDS,
     SIDE,
     SIZES,
+    SOFTMAX_STEPS,
+    loss_of,
 )
 
 LINEAR, PURE, SOFTMAX, CONTROL = NAMES
@@ -48,15 +51,22 @@ Results = dict[str, Rows]
 
 def results() -> Results:
     """Return the runs of both contests."""
-    found: Results = {EQUAL_TIME: [], EQUAL_STEPS: []}
+    found: Results = {EQUAL_TIME: [], EQUAL_STEPS: [], SOFTMAX_STEPS: [], LONG_TIME: []}
     for row in (load(equal_time.FILE) or {}).get("runs", []):
         found[row["budget"]].append(row)
+    # Softmax has its own steps at equal time.
+    found[SOFTMAX_STEPS] += of_model(at(found[EQUAL_TIME], 1_024), SOFTMAX)
     return found | sections(ten_seeds.FILE)
 
 
 def at(rows: Rows, patches: int) -> Rows:
     """Return the rows with a number of patches."""
     return [row for row in rows if row["patches"] == patches]
+
+
+def of_model(rows: Rows, name: str) -> Rows:
+    """Return the rows of a model."""
+    return [row for row in rows if row["variant"] == name]
 
 
 def ahead(a: str, b: str, patches: int, budget: str = EQUAL_TIME) -> Sample:
@@ -70,6 +80,13 @@ def claim(
     """Return the claim that model ``a`` is more accurate than ``b``."""
     text = f"{patches:,} patches, {budget}: {a} is more accurate than {b}"
     return Claim(text, "no number", ahead(a, b, patches, budget), primary=primary, digits=1)
+
+
+def small_patches_ahead(found: Results) -> Scores:
+    """Return the accuracy of linear InfSA on small patches minus softmax's on larger ones."""
+    small = of_model(at(found[EQUAL_TIME], 1_024), LINEAR)
+    large = of_model(at(found[LONG_TIME], 256), SOFTMAX)
+    return paired([*small, *large], LINEAR, SOFTMAX)
 
 
 CLAIMS = [
@@ -86,6 +103,14 @@ CLAIMS = [
     claim(PURE, SOFTMAX, 256),
     claim(LINEAR, SOFTMAX, 256, EQUAL_STEPS),
     claim(PURE, SOFTMAX, 256, EQUAL_STEPS),
+    claim(LINEAR, SOFTMAX, 1_024, SOFTMAX_STEPS),
+    claim(CONTROL, SOFTMAX, 1_024, SOFTMAX_STEPS),
+    Claim(
+        "In the time of 1,024 patches: linear InfSA with them is more accurate than softmax with 256 patches",
+        "no number",
+        small_patches_ahead,
+        digits=1,
+    ),
 ]
 TEXT = """{head}Linear InfSA takes time proportional to the number of patches, pure InfSA and softmax to its square. What does a model learn in a given time? The
 [first runs](infsa.md) have 36 patches, where the square costs little.
@@ -101,10 +126,12 @@ The same canvases ({train:,} for training) are cut into patches of 4 × 4 pixels
 **Models.** All models have {depth} pre-norm blocks, a class token and about {parameters:,} parameters: their widths are chosen so. Linear InfSA has {linear_heads} heads,
 because each of its heads gives the same output to every patch; the others have {heads}, because more would make pure InfSA and softmax slower. Softmax is PyTorch's fused function.
 In both InfSA models every layer adds its output times the same γ = {decay}, as the released code does. *Linear attention* is the control: also of linear cost, with an output of its own for every patch.
+What it does as well is not due to InfSA.
 
 **Time.** Every model gets the time that the fastest one needs for {steps}, in batches of {batch}. The numbers of steps were computed
 from seconds per step that were measured before (CPU seconds of one thread, medians of rounds that alternate between the models), so the seconds of the runs differ somewhat.
 The runs are short, some less than one pass over the training canvases: the accuracies compare the start of training, not what the models can reach.
+In such narrow models attention takes most of a step; wider ones spend more time in their networks per token, and GPUs have other paces.
 The learning rate is chosen for each model among {rates} by the loss on validation, with
 seed 0 and half of its steps (at 1,024 patches, all of them).{searched} The seeds of the tables ({seeds}) and the primary claims were named before the first run.
 
@@ -114,11 +141,13 @@ seed 0 and half of its steps (at 1,024 patches, all of them).{searched} The seed
 
 {findings}
 
-With equal steps, at 256 patches. The fastest model has the same steps in both tables.
+With equal steps, at 256 patches. The fastest model has the same runs in both tables.
 
 {equal_steps}
 
 {cost}
+
+{controls}
 
 ## Ten fresh seeds
 
@@ -135,9 +164,19 @@ This test stands by itself: it says nothing about 20 epochs, and the claim about
 
 {claims}
 """
-LONGER = """Two changes were made on 1 December 2026, after the runs at 256 patches, where linear InfSA was at chance after {few:,} steps. It was then tried
-for {many:,} steps with seed 0, at 256 and at 1,024 patches, and had left chance in validation at both; no other model was tried. So the contest at 1,024 patches
-has {many:,} steps instead of {few:,}. Apart from that trial, nothing had been run there before. The contest at 4,096 patches was stopped after one run of linear InfSA, which was at chance.{rest}"""
+CONTROLS = """### Controls at 1,024 patches
+
+Two controls were named on 1 December 2026, after the runs of the first seed. The first gives the linear models at 1,024 patches the steps of softmax, at the rates that were
+chosen for many more steps. What is left of their lead is not due to the number of steps.
+
+{steps}
+
+In the second, softmax has the same canvases in 256 patches and the time of the models at 1,024. Its rate is that chosen at 256 patches. It tells whether such small patches are worth their time.
+
+{time}"""
+LONGER = """The primary claims were named first, but the contest was changed on 1 December 2026, after the runs at 256 patches, where most runs of linear InfSA were at chance after {few:,} steps. Linear InfSA was then tried
+for {many:,} steps with seed 0, at 256 and at 1,024 patches, and had left chance in validation at both. So the contest at 1,024 patches
+has {many:,} steps instead of {few:,}: its time was chosen by a trial of linear InfSA, and of no other model. Apart from that trial, nothing had been run there before. The contest at 4,096 patches was stopped after one run of linear InfSA, which was at chance.{rest}"""
 
 
 def primary(options: Options) -> Options:
@@ -184,6 +223,7 @@ def page() -> str:
         equal_time=scores(timed, found),
         findings=bullets([*rankings(timed), guesses(runs), *edges(timed, tuned)]),
         equal_steps=scores(runs[EQUAL_STEPS], found),
+        controls=controls(runs, found),
         cost=cost(found.get("paces", [])),
         first=first_test(),
         epochs=ten_seeds.EPOCHS,
@@ -284,6 +324,18 @@ def longer(paces: Rows) -> str:
     return LONGER.format(few=SIZES[256].steps, many=many, rest=rest)
 
 
+def controls(runs: Results, found: dict[str, Any]) -> str:
+    """Return the tables of the two controls; empty before the first run at 1,024 patches."""
+    small = at(runs[EQUAL_TIME], 1_024)
+    if not small:
+        return ""
+    same_time = [*of_model(small, LINEAR), *runs[LONG_TIME]]
+    return CONTROLS.format(
+        steps=scores(runs[SOFTMAX_STEPS], found),
+        time=scores(same_time, found),
+    )
+
+
 def bullets(sentences: Iterable[str]) -> str:
     """Return sentences as a list of Markdown, without empty ones."""
     return "\n".join(f"- {one}" for one in sentences if one)
@@ -350,14 +402,14 @@ def searched(tuned: Rows) -> str:
     if not found:
         return ""
     return (
-        " At 1,024 patches the best of these rates was the first or the last one for some models, and before any run of the "
-        f"table further rates were tried there, until the best one lay between two others: {'; '.join(found)}."
+        " At 1,024 patches the best of these rates was the first or the last one, and before any run of the "
+        f"table further rates were tried there, as long as the best one was the first or the last: {'; '.join(found)}."
     )
 
 
 def min_loss(tuned: Rows, name: str) -> float:
     """Return a model's least loss among its tried rates."""
-    return min(row["loss"] for row in tuned if row["variant"] == name)
+    return min(loss_of(row) for row in tuned if row["variant"] == name)
 
 
 def is_guess(row: Row) -> bool:

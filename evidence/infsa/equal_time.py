@@ -2,7 +2,9 @@
 
 The same canvases are cut into finer and finer patches: 64 x 64 pixels in patches of 4, of 2, and of
 single pixels. The learning rate of each model is chosen on validation. Then fresh seeds are trained
-with equal time, and with equal steps where the quadratic models can afford it.
+with equal time, and with equal steps where the quadratic models can afford it. Two controls tell
+what a lead at 1,024 patches is worth: the linear models with the few steps of softmax, and softmax
+with larger patches and the same time.
 ``infsa-equal-time.json`` grows by paces, tried rates and runs, and none of them is computed twice.
 """
 
@@ -16,6 +18,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import torch
+from filelock import FileLock
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
@@ -52,7 +55,9 @@ WARMUP = 0.1
 """Share of the steps in which the rate rises."""
 RATES = (1e-3, 3e-3, 1e-2)
 LADDER = (1e-4, 3e-4, *RATES, 3e-2, 1e-1)
-"""Rates of a search, which goes on while the best one is the first or the last that was tried."""
+"""Rates of a search. It goes on until the best rate lies between two others or is an end of this."""
+# Named on 1 December 2026, after the runs of the first seed at 1,024 patches.
+SOFTMAX_STEPS, LONG_TIME = "steps of softmax", "time of 1,024 patches"
 # Named on 29 November 2026 before the first run; seed 0 chooses the rates.
 SEEDS = (200, 201, 202, 203, 204)
 ROUNDS = 5
@@ -68,7 +73,7 @@ class Size(NamedTuple):
             most of their time for.
         paced: steps per round when the paces are measured.
         budgets: what is equal in the runs.
-        ladder: rates of the search.
+        ladder: rates that may be tried, in their order; the first ones alone are no search.
     """
 
     steps: int
@@ -80,12 +85,13 @@ class Size(NamedTuple):
     ladder: tuple[float, ...] = RATES
 
 
-# On 1 December 2026, after the runs at 256 patches and before any at 1,024, the steps at 1,024 became
+# On 1 December 2026, after the runs at 256 patches and before those at 1,024, the steps at 1,024 became
 # 6,000 instead of 1,200, also when rates are tried: see ``LONGER`` in ``contests.py``. The best of
-# the first rates were at their ends there, so that the search was added before the first run.
+# ``RATES`` was the first or the last one for every model there. So the search was added, also before
+# those runs.
 SIZES = {
-    256: Size(1_200, 600, 2_000, 500, 20, (EQUAL_TIME, EQUAL_STEPS)),
-    1_024: Size(6_000, 6_000, 2_000, 500, 4, ladder=LADDER),
+    256: Size(1_200, 600, 2_000, 500, 20, (EQUAL_TIME, EQUAL_STEPS, LONG_TIME)),
+    1_024: Size(6_000, 6_000, 2_000, 500, 4, (EQUAL_TIME, SOFTMAX_STEPS), LADDER),
     4_096: Size(400, 200, 400, 150, 1),
 }
 
@@ -227,11 +233,7 @@ def run(options: Options) -> None:
         if options.small:
             size = Size(2, 1, 32, 32, 1, size.budgets)
         measure_paces(patches, size, options)
-        paces = paces_at(PACES.rows(options.results), patches)
-        counts = {
-            EQUAL_TIME: equal_time_steps(paces, size.steps),
-            EQUAL_STEPS: dict.fromkeys(NAMES, size.steps),
-        }
+        counts = step_counts(PACES.rows(options.results), patches, size)
 
         cell = partial(_cell, size=size, options=options)
         rates = search(patches, size, counts[EQUAL_TIME], cell, options)
@@ -242,11 +244,32 @@ def run(options: Options) -> None:
                 "budget": budget,
                 "seed": seed,
                 "rate": rates[name],
-                "steps": counts[budget][name],
+                "steps": steps,
             }
-            for budget, seed, name in product(size.budgets, SEEDS[: options.seeds], NAMES)
+            for budget, seed in product(size.budgets, SEEDS[: options.seeds])
+            for name, steps in counts[budget].items()
         ]
         fill(RUNS, rows, tested, cell, options)
+
+
+def step_counts(paces: list[Row], patches: int, size: Size) -> dict[str, dict[str, int]]:
+    """Return the steps of each model that is trained with a budget.
+
+    The time of 1,024 patches is known, and that budget has a model, once the paces are measured
+    there.
+    """
+    own, finer = paces_at(paces, patches), paces_at(paces, 1_024)
+    timed = equal_time_steps(own, size.steps)
+    longer = {}
+    if finer:
+        seconds = SIZES[1_024].steps * min(finer.values())
+        longer = {"softmax": round(seconds / own["softmax"])}
+    return {
+        EQUAL_TIME: timed,
+        EQUAL_STEPS: dict.fromkeys(NAMES, size.steps),
+        SOFTMAX_STEPS: dict.fromkeys(("linear InfSA", "linear attention"), timed["softmax"]),
+        LONG_TIME: longer,
+    }
 
 
 def search(
@@ -256,7 +279,7 @@ def search(
     cell: Callable[[Row], Cell],
     options: Options,
 ) -> dict[str, float]:
-    """Try rates until every model has its best one; return these by model.
+    """Try ``RATES``, then the neighbours of each best rate until none is new; return the best.
 
     Args:
         patches: of a canvas.
@@ -295,13 +318,17 @@ def _cell(row: Row, size: Size, options: Options) -> Cell:
 
 
 def measure_paces(patches: int, size: Size, options: Options) -> None:
-    """Measure the CPU seconds of every model's step once, since they determine the tables."""
-    if paces_at(PACES.rows(options.results), patches):
-        return
-    models = {name: partial(fit, built(name, patches, 0), RATES[0]) for name in NAMES}
-    seconds = step_seconds(models, ROUNDS, size.paced)
-    rows = pace_rows(seconds, patches=patches)
-    PACES.add(rows, options.results, primary=list(options.primary))
+    """Measure the CPU seconds of every model's step once, since they determine the tables.
+
+    Of several processes one measures, and the others wait for its rows.
+    """
+    with FileLock(options.results / f".{FILE}.paces.lock"):
+        if paces_at(PACES.rows(options.results), patches):
+            return
+        models = {name: partial(fit, built(name, patches, 0), RATES[0]) for name in NAMES}
+        seconds = step_seconds(models, ROUNDS, size.paced)
+        rows = pace_rows(seconds, patches=patches)
+        PACES.add(rows, options.results, primary=list(options.primary))
 
 
 def paces_at(rows: list[Row], patches: int) -> dict[str, float]:
@@ -349,9 +376,9 @@ def best_rate(tried: list[Row], patches: int, name: str, planned: Collection[flo
         if (row["patches"], row["variant"]) == (patches, name) and row["rate"] in planned
     ]
     all_tried(rows, len(planned), f"{name}, {patches} patches", "rates")
-    return min(rows, key=_loss_of)["rate"]
+    return min(rows, key=loss_of)["rate"]
 
 
-def _loss_of(row: Row) -> float:
+def loss_of(row: Row) -> float:
     """Return a row's loss; a model that diverged has an infinite one."""
     return row["loss"] if math.isfinite(row["loss"]) else math.inf

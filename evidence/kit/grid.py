@@ -7,7 +7,6 @@ continues, and a finished one is added to the file at once.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -113,8 +112,9 @@ def fill(
     Raises:
         SystemExit: some rows failed; the same command tries them again.
     """
+    if options.is_over:
+        return
     grid = Grid(work, say)
-    end = time.monotonic() + 60 * options.minutes
     failed: list[str] = []
 
     # A new file gets the names of the primary claims, which are thereby named before any run.
@@ -140,7 +140,7 @@ def fill(
             parts = found.get("rows", [found])
             table.add([row | part for part in parts], options.results, **about)
             say(label)
-        if time.monotonic() > end:
+        if options.is_over:
             return
     if failed:
         raise SystemExit(f"failed: {'; '.join(failed)}; the same command tries them again")

@@ -9,6 +9,7 @@ import importlib
 import math
 import pkgutil
 import re
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +39,7 @@ class Options:
         changes: further overrides of every recipe, for a trial.
         small: whether this is a trial with small sizes; its numbers mean nothing.
         primary: the subject's primary claims, which are stored in a new file of results.
+        begun: when the command began, by a monotonic clock.
     """
 
     only: tuple[str, ...] = ()
@@ -49,6 +51,12 @@ class Options:
     changes: tuple[str, ...] = ()
     small: bool = False
     primary: tuple[str, ...] = ()
+    begun: float = field(default_factory=time.monotonic)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the command's ``minutes`` have passed, over all of its parts."""
+        return time.monotonic() > self.begun + 60 * self.minutes
 
     @property
     def images(self) -> Path:

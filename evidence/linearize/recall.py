@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import random
 import textwrap
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -187,7 +186,6 @@ class Bench:
         torch.set_num_threads(options.threads)
         self.options = options
         self.file = file
-        self.ends = time.monotonic() + 60 * options.minutes
         self.teacher, self.tokenizer = load_gguf(fetch(source))
         self.teacher.eval()
         self.documents = load_texts(TEXTS, "test")
@@ -294,7 +292,7 @@ class Bench:
             for name in names:
                 if name == ALONE and index % EVERY:
                     continue
-                if time.monotonic() > self.ends:
+                if self.options.is_over:
                     return
                 distances = self.haystacks.distances
                 far = kind == START or (name != ALONE and index % EVERY == 0)

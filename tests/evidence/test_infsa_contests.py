@@ -59,7 +59,7 @@ def test_the_rate_is_chosen_by_the_loss_when_all_were_tried():
         equal_time.best_rate(tried, 1_024, "softmax", rates)
 
 
-def test_a_search_goes_on_until_the_best_rate_lies_between_two_others(tmp_path, monkeypatch):
+def test_a_search_goes_on_to_a_rate_between_two_others_or_the_ladders_end(tmp_path, monkeypatch):
     best = {"linear InfSA": 1.0, "pure InfSA": 3e-3, "softmax": 3e-4, "linear attention": 3e-2}
 
     def loss(cell, report):
@@ -142,7 +142,8 @@ def test_a_claim_compares_models_at_one_number_of_patches():
 
 
 def test_claims_without_runs_are_open():
-    empty = {EQUAL_TIME: [], EQUAL_STEPS: []}
+    budgets = EQUAL_TIME, EQUAL_STEPS, equal_time.SOFTMAX_STEPS, equal_time.LONG_TIME
+    empty = {budget: [] for budget in budgets}
     verdicts = [one.verdict for one in judge(contests.CLAIMS, empty) if one.claim.primary]
     assert verdicts == [NOT_RUN] * 5
 
@@ -194,6 +195,36 @@ def test_rates_at_an_end_and_rates_without_effect_are_named():
     assert end.startswith("Rates at 1,024 patches: the first or the last")
     assert end.endswith("for: linear InfSA.")
     assert blind.startswith("At no rate did linear InfSA leave chance")
+    tuned.append({"patches": 1_024, "variant": "linear InfSA", "rate": 3e-2, "loss": 2.0})
+    assert list(contests.edges(rows, tuned)) == [], "0.01 lies between two others now"
+
+
+def test_controls_have_the_steps_of_softmax_and_the_time_of_small_patches():
+    seconds = {
+        256: dict.fromkeys(NAMES, 0.5) | {"softmax": 0.25},
+        1_024: dict(zip(NAMES, (0.1, 2.0, 1.0, 0.2), strict=True)),
+    }
+    paces = [
+        {"patches": patches, "variant": name, "step": step}
+        for patches, steps in seconds.items()
+        for name, step in steps.items()
+    ]
+    few = equal_time.step_counts(paces, 1_024, SIZES[1_024])[equal_time.SOFTMAX_STEPS]
+    assert few == {"linear InfSA": 600, "linear attention": 600}
+    long = equal_time.step_counts(paces, 256, SIZES[256])[equal_time.LONG_TIME]
+    assert long == {"softmax": 2_400}, "6,000 steps of 0.1 seconds"
+    unmeasured = [one for one in paces if one["patches"] == 256]
+    assert equal_time.step_counts(unmeasured, 256, SIZES[256])[equal_time.LONG_TIME] == {}
+
+
+def test_small_patches_are_compared_with_larger_ones_in_the_same_time():
+    found = {
+        EQUAL_TIME: [row("linear InfSA", seed, [1.0, 0.0]) for seed in (0, 1)],
+        equal_time.LONG_TIME: [
+            row("softmax", seed, [1.0, 1.0], 256, equal_time.LONG_TIME) for seed in (0, 1)
+        ],
+    }
+    assert contests.small_patches_ahead(found) == [-0.5, -0.5]
 
 
 def test_ten_seeds_differ_from_the_first_test_in_epochs_and_test_set_alone():

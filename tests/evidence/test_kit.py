@@ -331,6 +331,23 @@ def test_one_run_can_add_several_rows(tmp_path):
     assert page.load("about.json", tmp_path) == {"runs": [{"x": 1}], "machine": {"threads": 1}}
 
 
+def test_the_minutes_of_a_command_are_those_of_all_its_tables_together(tmp_path):
+    done = []
+
+    def work(cell, report):
+        cell.place.mkdir(parents=True)
+        done.append(cell.settings["x"])
+        options.begun -= 61
+        return {}
+
+    options = Options(runs=tmp_path / "runs", results=tmp_path, minutes=1)
+    for number in (1, 2):
+        table = Table(f"rows-{number}.json", ("x",), ())
+        rows = [{"x": 10 * number + x} for x in range(2)]
+        fill(table, rows, work, lambda row: Cell(row, tmp_path / f"{row['x']}"), options)
+    assert done == [10]
+
+
 def _fill_slowly(place):
     def work(cell, report):
         # This fails where another process has computed the row.
