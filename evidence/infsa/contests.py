@@ -221,7 +221,9 @@ def page() -> str:
         longer=longer(found.get("paces", [])),
         state=state(timed),
         equal_time=scores(timed, found),
-        findings=bullets([*rankings(timed), guesses(runs), *edges(timed, tuned)]),
+        findings=bullets(
+            [*rankings(timed), guesses(runs), *misled(timed, tuned), *edges(timed, tuned)]
+        ),
         equal_steps=scores(runs[EQUAL_STEPS], found),
         controls=controls(runs, found),
         cost=cost(found.get("paces", [])),
@@ -373,6 +375,19 @@ def guesses(runs: Results) -> str:
     )
 
 
+def misled(rows: Rows, tuned: Rows) -> Iterator[str]:
+    """Yield which models left chance where their rate was chosen, and not in most of their runs."""
+    for patches, name in product(SIZES, NAMES):
+        runs = of_model(at(rows, patches), name)
+        number = sum(map(is_guess, runs))
+        tried = of_model(at(tuned, patches), name)
+        if 2 * number > len(runs) and tried and not is_blind(tried):
+            yield (
+                f"At {patches:,} patches {name} left chance with the seed that chose its rate, and did not in {number} of "
+                f"{len(runs)} runs. One seed was too few to choose it; another rate might be better in most runs."
+            )
+
+
 def edges(rows: Rows, tuned: Rows) -> Iterator[str]:
     """Yield what speaks against the choice of rates, at every size that has runs."""
     for patches in SIZES:
@@ -381,8 +396,7 @@ def edges(rows: Rows, tuned: Rows) -> Iterator[str]:
         text = at_an_end(chosen, {name: tried_rates(group) for name, group in tried.items()})
         if text:
             yield f"Rates at {patches:,} patches: {text[0].lower()}{text[1:]}"
-        least = {name: min_loss(at(tuned, patches), name) for name in tried}
-        blind = [name for name, loss in least.items() if loss > math.log(CLASSES) - NO_GAIN]
+        blind = [name for name, group in tried.items() if is_blind(group)]
         if blind:
             yield f"At no rate did {listed(blind)} leave chance at {patches:,} patches, so that the choice means nothing."
 
@@ -407,9 +421,9 @@ def searched(tuned: Rows) -> str:
     )
 
 
-def min_loss(tuned: Rows, name: str) -> float:
-    """Return a model's least loss among its tried rates."""
-    return min(loss_of(row) for row in tuned if row["variant"] == name)
+def is_blind(tried: Rows) -> bool:
+    """Return whether a model is at chance at all of its tried rates."""
+    return min(map(loss_of, tried)) > math.log(CLASSES) - NO_GAIN
 
 
 def is_guess(row: Row) -> bool:

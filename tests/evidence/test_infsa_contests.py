@@ -199,6 +199,17 @@ def test_rates_at_an_end_and_rates_without_effect_are_named():
     assert list(contests.edges(rows, tuned)) == [], "0.01 lies between two others now"
 
 
+def test_a_rate_that_works_in_one_seed_alone_is_named():
+    chance, half = [1.0] + 9 * [0.0], 5 * [1.0] + 5 * [0.0]
+    rows = [row("linear InfSA", seed, values) for seed, values in enumerate((chance, chance, half))]
+    rows += [row("softmax", 0, chance), row("pure InfSA", 0, half)]
+    losses = {"linear InfSA": 1.8, "softmax": 2.303, "pure InfSA": 1.8}
+    tuned = [{"patches": 1_024, "variant": name, "loss": loss} for name, loss in losses.items()]
+    (text,) = contests.misled(rows, tuned)
+    assert text.startswith("At 1,024 patches linear InfSA left chance with the seed that chose")
+    assert "did not in 2 of 3 runs" in text
+
+
 def test_controls_have_the_steps_of_softmax_and_the_time_of_small_patches():
     seconds = {
         256: dict.fromkeys(NAMES, 0.5) | {"softmax": 0.25},
