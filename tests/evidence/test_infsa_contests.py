@@ -228,6 +228,16 @@ def test_controls_have_the_steps_of_softmax_and_the_time_of_small_patches():
     assert equal_time.step_counts(unmeasured, 256, SIZES[256])[equal_time.LONG_TIME] == {}
 
 
+def test_a_control_that_was_not_run_is_open():
+    found = {"machine": {"processor": "some", "threads": 1, "torch": "2"}}
+    linear = [row("linear InfSA", 0, [1.0, 0.0])]
+    runs = {EQUAL_TIME: linear, equal_time.SOFTMAX_STEPS: [], equal_time.LONG_TIME: []}
+    assert "Open: not run" in contests.controls(runs, found)
+    runs[equal_time.LONG_TIME] = [row("softmax", 0, [1.0, 1.0], 256)]
+    assert "| 256 | softmax | 100.0 |" in contests.controls(runs, found)
+    assert contests.controls(runs | {EQUAL_TIME: []}, found) == ""
+
+
 def test_small_patches_are_compared_with_larger_ones_in_the_same_time():
     found = {
         EQUAL_TIME: [row("linear InfSA", seed, [1.0, 0.0]) for seed in (0, 1)],
