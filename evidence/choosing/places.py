@@ -278,8 +278,8 @@ PLACES = (
             "A fused softmax takes about four times as long there, not 13 times.",
             "It is slow to begin: on canvases of 256 and of 1,024 small patches most of its runs are still "
             "at chance when linear attention and softmax, in the same time, have begun to learn. At 1,024 patches "
-            "these runs have 6,000 steps, at a rate that was chosen with one seed, which did learn. By LeRF its attention maps are less faithful than softmax's, by MoRF no "
-            "difference was found.",
+            "these runs have 6,000 steps, at a rate that was chosen with one seed, which did learn. By LeRF its "
+            "attention maps are less faithful than softmax's, by MoRF no difference was found.",
         ),
         (
             SMALL_PATCHES.format("256", "linear attention"),

@@ -126,12 +126,12 @@ The same canvases ({train:,} for training) are cut into patches of 4 × 4 pixels
 **Models.** All models have {depth} pre-norm blocks, a class token and about {parameters:,} parameters: their widths are chosen so. Linear InfSA has {linear_heads} heads,
 because each of its heads gives the same output to every patch; the others have {heads}, because more would make pure InfSA and softmax slower. Softmax is PyTorch's fused function.
 In both InfSA models every layer adds its output times the same γ = {decay}, as the released code does. *Linear attention* is the control: also of linear cost, with an output of its own for every patch.
-What it does as well is not due to InfSA.
+An accuracy that it reaches too is not due to InfSA.
 
 **Time.** Every model gets the time that the fastest one needs for {steps}, in batches of {batch}. The numbers of steps were computed
 from seconds per step that were measured before (CPU seconds of one thread, medians of rounds that alternate between the models), so the seconds of the runs differ somewhat.
 The runs are short, some less than one pass over the training canvases: the accuracies compare the start of training, not what the models can reach.
-In such narrow models attention takes most of a step; wider ones spend more time in their networks per token, and GPUs have other paces.
+In such narrow models softmax and pure InfSA need most of a step at 1,024 patches for their matrices; wider ones spend more of it in their networks per token, and GPUs have other paces.
 The learning rate is chosen for each model among {rates} by the loss on validation, with
 seed 0 and half of its steps (at 1,024 patches, all of them).{searched} The seeds of the tables ({seeds}) and the primary claims were named before the first run.
 
@@ -167,7 +167,7 @@ This test stands by itself: it says nothing about 20 epochs, and the claim about
 CONTROLS = """### Controls at 1,024 patches
 
 Two controls were named on 1 December 2026, after the runs of the first seed. The first gives the linear models at 1,024 patches the steps of softmax, at the rates that were
-chosen for many more steps. What is left of their lead is not due to the number of steps.
+chosen for many more steps. A lead that they keep is not due to the number of steps.
 
 {steps}
 

@@ -41,12 +41,13 @@ from ..kit.contest import (
 from ..kit.grid import Row, Table, fill
 from ..kit.machine import describe
 from ..kit.subject import Options
-from ..kit.task import beside
+from ..kit.task import beside, validation_of
 
 FILE = "infsa-equal-time.json"
 PACES = Table(FILE, ("patches", "variant"), ("paces",))
 TUNING = Table(FILE, ("patches", "variant", "rate"), ("tuning",))
 RUNS = Table(FILE, ("patches", "variant", "budget", "seed"))
+loss_of = partial(validation_of, name="loss")
 
 SIDE, CLUTTER, CLASSES = 64, 6, 10
 CANVASES = {"train": 12_000, "val": 500, "test": 2_000}
@@ -377,8 +378,3 @@ def best_rate(tried: list[Row], patches: int, name: str, planned: Collection[flo
     ]
     all_tried(rows, len(planned), f"{name}, {patches} patches", "rates")
     return min(rows, key=loss_of)["rate"]
-
-
-def loss_of(row: Row) -> float:
-    """Return a row's loss; a model that diverged has an infinite one."""
-    return row["loss"] if math.isfinite(row["loss"]) else math.inf

@@ -233,9 +233,9 @@ def best(task: Task, tried: list[Row], name: str, planned: Iterable[Setting]) ->
     return task.row_of(name, task.setting_of(row))
 
 
-def validation_of(row: Row) -> float:
-    """Return a row's error in validation; a model that diverged has an infinite one."""
-    error = row["validation"]
+def validation_of(row: Row, name: str = "validation") -> float:
+    """Return a row's error in validation, a field ``name``; infinite for a model that diverged."""
+    error = row[name]
     return error if math.isfinite(error) else math.inf
 
 
